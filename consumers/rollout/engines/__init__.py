@@ -1,0 +1,1 @@
+"""What turns tokens into more tokens: one file per engine, one protocol for all."""

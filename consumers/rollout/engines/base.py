@@ -1,0 +1,92 @@
+"""The engine protocol: generate, interrupt at a token, swap weights in place."""
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from infra.roles.errors import WarrenError
+from infra.weights.prepared import PreparedWeights, ServedWeights
+
+
+class WeightsRefused(WarrenError):
+    """Weights that the engine did not take; the old version still serves."""
+
+
+class EngineFailed(WarrenError):
+    """The engine is dead; the worker hands over and leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One assistant turn, or the rest of one.
+
+    `stop_token_ids` end the turn and are part of it. `seed` is of this request alone; an engine
+    whose noise is a function of seed and position continues the same sequence after a cut.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    """Everything so far."""
+    max_tokens: int
+    """Tokens to sample at most, positive."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChunk:
+    """Tokens as they were sampled; ids and logprobs have equal length."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of the distribution that was really sampled."""
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The last item of a stream."""
+
+    reason: Literal["stop", "length", "interrupted"]
+
+
+class Engine(Protocol):
+    """One model on one or more devices."""
+
+    async def start(self, weights: PreparedWeights) -> None:
+        """Load the model.
+
+        Raises:
+            WeightsRefused: The weights do not fit the model.
+            EngineFailed: The engine does not come up.
+        """
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | Finish]:
+        """Sample a turn. Closing the iterator early frees the request.
+
+        Raises:
+            ValueError: Out-of-vocabulary ids or no room in the context; raised on first use.
+            EngineFailed: The engine died.
+        """
+
+    async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
+        """End streams as `interrupted`, after every token sampled so far; None means all.
+
+        Queued requests end with no token. Finished or unknown ones: nothing happens.
+        """
+
+    async def load_weights(self, weights: PreparedWeights) -> None:
+        """Swap weights in place and drop cached prefixes; running requests go on under the new.
+
+        Raises:
+            WeightsRefused: The old version still serves.
+        """
+
+    def serving(self) -> ServedWeights:
+        """Version and fingerprint, measured on what the engine holds."""
+
+    async def close(self) -> None:
+        """Free everything; leaves no process."""

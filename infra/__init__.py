@@ -1,0 +1,1 @@
+"""Pipes: broker, weight store, tokens and text, run folders, role life cycle, observation."""

@@ -1,0 +1,1 @@
+"""What people see: logs, waiting lines, metrics, the summary of a run."""

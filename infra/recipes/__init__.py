@@ -1,0 +1,1 @@
+"""Recipes (`*.toml`) and the demo."""

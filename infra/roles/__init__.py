@@ -1,0 +1,1 @@
+"""What every role shares: life cycle, settings, errors, registries, launching and supervision."""

@@ -1,0 +1,1 @@
+"""Data at rest: the run folder, the journal, metrics file and checkpoint index."""

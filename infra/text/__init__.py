@@ -1,0 +1,1 @@
+"""Tokenizer, chat template and token deltas: text becomes tokens once and never again."""

@@ -1,0 +1,1 @@
+"""Put work on a queue: credits in, tasks out. Producers hold no state; any number may run."""

@@ -1,0 +1,263 @@
+"""The run configuration: sections, keys and defaults of a recipe."""
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Frozen
+
+
+class RunSection(Frozen):
+    """What the run is called and how long it is."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    """Prefix of its queues and name of its folder."""
+    dir: str = "runs"
+    """Folder that holds run folders."""
+    seed: int = 0
+    """Of data order, sampling and everything else that is random."""
+    steps: int = Field(gt=0)
+    """Optimizer steps to take."""
+
+
+class BrokerSection(Frozen):
+    """Where RabbitMQ is."""
+
+    url: str = ""
+    """AMQP URL; empty starts a private node. WARREN_BROKER_URL wins."""
+    heartbeat: int = Field(default=20, ge=1, le=600)
+    """Seconds between AMQP heartbeats."""
+
+
+class ModelSection(Frozen):
+    """The model to train."""
+
+    path: str
+    """Hugging Face folder with config, tokenizer and safetensors weights."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the published weights and of the engines; the trainer keeps float32 masters."""
+
+
+class DataSource(Frozen):
+    """One dataset file."""
+
+    path: str
+    """`.jsonl` or `.parquet`."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share in the mix, relative to the other sources."""
+    columns: dict[str, str] = {}
+    """Our column name -> the file's: prompt, messages, ground_truth, data_source, extra_info."""
+
+
+class DataSection(Frozen):
+    """Prompts to train on and prompts held out."""
+
+    train: tuple[DataSource, ...] = Field(min_length=1)
+    """Files to train on."""
+    eval: tuple[DataSource, ...] = ()
+    """Held-out files."""
+
+
+class RolloutSection(Frozen):
+    """Rollout workers: engine, agent loop and budgets."""
+
+    engine: Literal["transformers", "vllm", "sglang", "simulated"] = "transformers"
+    """What generates tokens."""
+    workers: int = Field(default=1, ge=1)
+    """Processes that `up` starts."""
+    slots: int = Field(default=32, ge=1)
+    """Rollouts that one worker holds at a time."""
+    agent: str = "single_turn"
+    """`single_turn`, `tool`, or an import path `package.module:name`."""
+    parser: str = "hermes"
+    """Tool-call parser: a registered name or an import path."""
+    tools: tuple[str, ...] = ()
+    """Registered names or import paths of tools."""
+    max_prompt_tokens: int = Field(default=1024, gt=0)
+    """Longer prompts are data failures."""
+    max_response_tokens: int = Field(default=1024, gt=0)
+    """Everything after the prompt, tool results included."""
+    max_turn_tokens: int = Field(default=1024, gt=0)
+    """Sampled tokens of one assistant turn."""
+    max_turns: int = Field(default=8, gt=0)
+    """Assistant turns of one rollout."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Of sampling; 0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus; 1 is off."""
+    top_k: int = Field(default=0, ge=0)
+    """0 is off."""
+    on_sync: Literal["republish", "in_flight", "drain"] = "republish"
+    """What happens to running rollouts when new weights arrive."""
+    kv_cache: Literal["recompute", "keep"] = "recompute"
+    """Of rollouts that cross a swap inside the engine."""
+    snapshot_interval: float = Field(default=300.0, gt=0)
+    """Seconds after which a rollout is cut and handed over; bounds what a kill can lose."""
+    tool_timeout: float = Field(default=30.0, gt=0)
+    """Seconds one tool call may take."""
+    grace: float = Field(default=60.0, gt=0)
+    """Seconds a worker has to hand over its rollouts when told to leave."""
+    engine_options: dict[str, Any] = {}
+    """Passed to the engine."""
+
+
+class RewardFunction(Frozen):
+    """One reward function and its weight."""
+
+    use: str
+    """A registered name or an import path `package.module:name`."""
+    weight: float = 1.0
+    """In the weighted sum."""
+
+
+class RewardSection(Frozen):
+    """How rollouts are scored."""
+
+    functions: tuple[RewardFunction, ...] = Field(min_length=1)
+    """Scored separately, summed by weight."""
+    workers: int = Field(default=1, ge=1)
+    """Processes that `up` starts."""
+    timeout: float = Field(default=30.0, gt=0)
+    """Seconds one call may take before its process is killed."""
+
+
+class AlgorithmSection(Frozen):
+    """Groups, objective and staleness."""
+
+    objective: Literal["ppo_clip"] = "ppo_clip"
+    """Loss on the batch."""
+    advantages: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """How rewards of a group become advantages."""
+    group_size: int = Field(default=8, ge=1)
+    """Rollouts of one prompt."""
+    min_group_size: int = Field(default=2, ge=1)
+    """Usable members without which a group is not trained."""
+    groups_per_step: int = Field(default=16, ge=1)
+    """Groups in one batch."""
+    steps_per_publish: int = Field(default=1, ge=1)
+    """Optimizer steps between weight publications."""
+    clip_low: float = Field(default=0.2, ge=0)
+    """Ratio floor is 1 - this."""
+    clip_high: float = Field(default=0.28, ge=0)
+    """Ratio ceiling is 1 + this."""
+    dual_clip: float = Field(default=3.0, gt=1)
+    """Bounds the loss of a token with negative advantage."""
+    max_staleness: float = Field(default=0.5, ge=0)
+    """Groups in flight beyond one batch, in batches; 0 is on-policy."""
+    max_version_lag: int = Field(default=8, ge=0)
+    """Bound on the age of a trajectory's oldest token, in versions."""
+    on_stale: Literal["wait", "drop", "train"] = "wait"
+    """What happens to what would exceed it."""
+    filter_zero_variance: bool = True
+    """Replace groups whose rewards are all equal."""
+    max_fruitless: int = Field(default=200, ge=1)
+    """Closings without a trained group after which the trainer stops."""
+
+
+class TrainerSection(Frozen):
+    """Optimizer and batching."""
+
+    lr: float = Field(gt=0)
+    """Peak learning rate."""
+    warmup_steps: int = Field(default=10, ge=0)
+    """Linear warm-up."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Of AdamW."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Of AdamW."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest gradient norm."""
+    micro_batch_tokens: int = Field(default=8192, gt=0)
+    """Tokens of one packed micro-batch."""
+
+
+class WeightsSection(Frozen):
+    """Where published weights lie."""
+
+    store: str = ""
+    """Folder that trainer and rollout workers see; empty is `weights` in the run folder."""
+    keyframe_every: int = Field(default=20, ge=1)
+    """Versions between full ones."""
+    keep: int = Field(default=4, ge=2)
+    """Newest versions kept in the store."""
+
+
+class CheckpointSection(Frozen):
+    """When the trainer saves everything."""
+
+    every: int = Field(default=50, ge=1)
+    """Steps between checkpoints; one is always saved at the end."""
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+
+
+class EvalSection(Frozen):
+    """Held-out evaluation."""
+
+    every: int = Field(default=10, ge=1)
+    """Versions between evaluations; the first and the last are always evaluated."""
+    prompts: int = Field(default=256, ge=1)
+    """Rows of `data.eval` to use."""
+    samples: int = Field(default=1, ge=1)
+    """Rollouts of each prompt."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Of evaluation sampling."""
+
+
+class DeadlinesSection(Frozen):
+    """How long things may take before somebody is told."""
+
+    warn_after: float = Field(default=10.0, gt=0)
+    """Seconds after which a wait says what it waits for."""
+    reissue_grace: float = Field(default=30.0, gt=0)
+    """Seconds of empty queues before an unheld member is issued again."""
+    reissue_after: float = Field(default=600.0, gt=0)
+    """Seconds of silence before a member is issued again."""
+    eval_deadline: float = Field(default=600.0, gt=0)
+    """Seconds an evaluation may stay open."""
+    on_deadline: Literal["warn", "stop"] = "warn"
+    """What a passed deadline does."""
+    stall: float = Field(default=1800.0, gt=0)
+    """Seconds without any arrival after which a waiting role is past its deadline."""
+
+
+class TrackingSection(Frozen):
+    """Where metrics go besides metrics.jsonl."""
+
+    backends: tuple[str, ...] = ()
+    """Names of trackers."""
+
+
+class RunConfig(Frozen):
+    """A recipe, complete and checked."""
+
+    run: RunSection
+    broker: BrokerSection = BrokerSection()
+    model: ModelSection
+    data: DataSection
+    rollout: RolloutSection = RolloutSection()
+    reward: RewardSection
+    algorithm: AlgorithmSection = AlgorithmSection()
+    trainer: TrainerSection
+    weights: WeightsSection = WeightsSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    eval: EvalSection = EvalSection()
+    deadlines: DeadlinesSection = DeadlinesSection()
+    tracking: TrackingSection = TrackingSection()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        algorithm = self.algorithm
+        if algorithm.min_group_size > algorithm.group_size:
+            raise ValueError(
+                f"algorithm.min_group_size={algorithm.min_group_size} exceeds "
+                f"algorithm.group_size={algorithm.group_size}"
+            )
+        needed = math.ceil(algorithm.max_staleness)
+        if algorithm.max_version_lag < needed:
+            raise ValueError(
+                f"algorithm.max_version_lag={algorithm.max_version_lag} cannot hold "
+                f"algorithm.max_staleness={algorithm.max_staleness}: use at least {needed}"
+            )
+        return self

@@ -1,0 +1,97 @@
+"""What travels on `sync` and `events`: weights, run state, commands, heartbeats."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Frozen, Message
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class WeightFile(Frozen):
+    """One file of a version in the weight store."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Plain file name inside the version's folder."""
+    size_bytes: Count
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class WeightsPublished(Message):
+    """A policy version is in the store. Broadcast on `sync`, and kept there as its manifest."""
+
+    run_id: str
+    version: Count
+    incarnation: Count
+    """Of the trainer that wrote it."""
+    step: Count
+    """Optimizer steps behind it."""
+    kind: Literal["full", "delta"] = "full"
+    base_version: int | None = None
+    folder: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Of the version, inside the store."""
+    files: tuple[WeightFile, ...]
+    fingerprint: str
+    """Of the tensors, independent of how they are filed (`infra/weights/fingerprint.py`)."""
+
+
+class Wanted(StrEnum):
+    """The state that the run should be in."""
+
+    RUNNING = "running"
+    """Go on."""
+    PAUSED = "paused"
+    """Admit nothing new; what runs may finish."""
+    DRAINING = "draining"
+    """Hand over what runs, then wait."""
+    STOPPED = "stopped"
+    """The run is over: every role leaves with exit code 0."""
+
+
+class RunState(Message):
+    """State, not event: repeated every few seconds by the trainer."""
+
+    run_id: str
+    number: Count
+    """Rises with each change; receivers ignore lower ones."""
+    incarnation: Count = 0
+    wanted: Wanted = Wanted.RUNNING
+    version: int = -1
+    """Newest published; -1 before the first."""
+    step: Count = 0
+    num_steps: Count = 0
+    evaluating: int = -1
+    """Version of the open evaluation; -1 when none is open."""
+    closed_early: tuple[int, ...] = ()
+    """Groups whose unfinished members need not be continued."""
+
+
+class Command(Message):
+    """An operator's wish, answered by the trainer with a new `RunState`."""
+
+    verb: Literal["pause", "resume", "drain", "stop"]
+    number: Count
+    by: str = ""
+
+
+class Heartbeat(Message):
+    """What a role is doing (`events`)."""
+
+    run_id: str = ""
+    role: str
+    worker: str
+    host: str
+    pid: int
+    state: str
+    """`starting`, `running`, `waiting`, `swapping`, `paused`, `leaving`."""
+    version: int = -1
+    """Served by a rollout worker, measured; -1 elsewhere."""
+    fingerprint: str = ""
+    slots: Count = 0
+    rollout_ids: tuple[str, ...] = ()
+    """Rollouts whose delivery it holds."""
+    waiting_for: str = ""
+    waiting_s: float = 0.0
+    counters: dict[str, float] = {}

@@ -1,0 +1,59 @@
+"""What travels in AMQP headers beside every data message: enough to close a member of a group
+even when its body cannot be read."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field
+
+from schemas.base import Frozen
+
+
+class Purpose(StrEnum):
+    """What a rollout is for."""
+
+    TRAIN = "train"
+    """Its trajectory may be trained on."""
+    EVAL = "eval"
+    """Held-out: scored and reported, never trained on."""
+
+
+class Headers(Frozen):
+    """Flat headers of a data message; `checksum` is added by the codec."""
+
+    run_id: str
+    """Drawn when a run first starts; messages of any other run are dead letters."""
+    purpose: Purpose = Purpose.TRAIN
+    group: int = Field(ge=0)
+    """Number of the group's credit; for an evaluation, the evaluated version."""
+    index: int = Field(default=0, ge=0)
+    """Member of the group."""
+    rollout_id: str = ""
+    """Empty for a credit."""
+    attempt: int = Field(default=0, ge=0)
+    """Of the credit: how often this member was issued before."""
+    min_version: int = Field(default=0, ge=0)
+    """A worker that serves less keeps the message until it has swapped."""
+    returns: int = Field(default=0, ge=0)
+    """Times the rollout came back without progress (infrastructure budget)."""
+    returns_total: int = Field(default=0, ge=0)
+    """Times the rollout came back at all; never reset."""
+    data_attempts: int = Field(default=0, ge=0)
+    """Times it failed by its own content (data budget)."""
+
+    def to_amqp(self) -> dict[str, str | int]:
+        """As an AMQP header table."""
+        return {
+            key: str(value) if isinstance(value, str) else value
+            for key, value in self.model_dump().items()
+        }
+
+    @classmethod
+    def from_amqp(cls, headers: Mapping[str, object]) -> Self:
+        """Read a header table, ignoring headers that are not ours.
+
+        Raises:
+            pydantic.ValidationError: A header of ours is missing or malformed.
+        """
+        return cls.model_validate({k: v for k, v in headers.items() if k in cls.model_fields})

@@ -1,0 +1,123 @@
+"""Records of the trainer's journal: what arrived and what was decided.
+
+A record is one JSON header of these models and, for `Arrived`, the message's bytes behind it.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from schemas.base import Frozen
+from schemas.headers import Purpose
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Opened(Frozen):
+    """A trainer incarnation began."""
+
+    record: Literal["opened"] = "opened"
+    run_id: str
+    incarnation: Count
+    step: Count
+    """Of the checkpoint that it started from."""
+
+
+class Issued(Frozen):
+    """Credits that are about to be published."""
+
+    record: Literal["issued"] = "issued"
+    groups: tuple[Count, ...]
+    indexes: tuple[Count, ...] = ()
+    """Members asked for; empty means all."""
+    attempt: Count = 0
+    min_version: Count = 0
+
+
+class Confirmed(Frozen):
+    """Credits that the broker has taken."""
+
+    record: Literal["confirmed"] = "confirmed"
+    groups: tuple[Count, ...]
+    attempt: Count = 0
+
+
+class Arrived(Frozen):
+    """A trajectory or failure, exactly as it came; its body follows the header."""
+
+    record: Literal["arrived"] = "arrived"
+    type: str
+    message_id: str
+    rollout_id: str
+    group: int
+    index: int
+    attempt: Count = 0
+    purpose: Purpose
+    content_encoding: str | None = None
+    headers: dict[str, Any] = {}
+
+
+class Closed(Frozen):
+    """How a group ended."""
+
+    group: Count
+    end: Literal["trained", "filtered", "stale", "dead"]
+    reason: str = ""
+
+
+class Batch(Frozen):
+    """One step decided: its members, the groups it closes, the credits it releases."""
+
+    record: Literal["batch"] = "batch"
+    step: Count
+    version: int
+    """Of the weights about to be updated."""
+    groups: tuple[Count, ...]
+    members: tuple[str, ...]
+    """Rollout ids in training order."""
+    closed: tuple[Closed, ...]
+    releases: Count
+    """Credits to issue after the step's broadcast."""
+
+
+class GroupsClosed(Frozen):
+    """Groups that ended without a step (filtered, stale, dead)."""
+
+    record: Literal["closed"] = "closed"
+    closed: tuple[Closed, ...]
+
+
+class Stepped(Frozen):
+    """A step was done: what replay compares with."""
+
+    record: Literal["stepped"] = "stepped"
+    step: Count
+    loss: float
+    grad_norm: float
+    weights_sha256: str
+
+
+class Published(Frozen):
+    """A version is durable in the store and was broadcast."""
+
+    record: Literal["published"] = "published"
+    version: Count
+    step: Count
+    fingerprint: str
+
+
+class Evaluated(Frozen):
+    """An evaluation closed."""
+
+    record: Literal["evaluated"] = "evaluated"
+    version: Count
+    num_scored: Count
+    num_asked: Count
+    reward: float
+    metrics: dict[str, float] = {}
+
+
+JournalRecord = Annotated[
+    Opened | Issued | Confirmed | Arrived | Batch | GroupsClosed | Stepped | Published | Evaluated,
+    Field(discriminator="record"),
+]

@@ -1,0 +1,274 @@
+"""Work on its way through the queues: credit, task, snapshot, rollout, trajectory, failure."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Frozen, Message
+from schemas.chat import ChatMessage, ToolCall
+from schemas.headers import Purpose
+from schemas.tokens import Tokens
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Credit(Message):
+    """Permission to start one group, or its missing members (trainer -> producers).
+
+    With purpose `eval` it asks for one evaluation: `group` is the version to evaluate and
+    `indexes` are the members, `row * samples + sample`, of the held-out set.
+    """
+
+    group: Count
+    purpose: Purpose = Purpose.TRAIN
+    indexes: tuple[Count, ...]
+    attempt: Count = 0
+    min_version: Count = 0
+    dataset_fingerprint: str
+    seed: int
+    group_size: Annotated[int, Field(gt=0)]
+    """For an evaluation, samples per prompt."""
+
+
+class Sampling(Frozen):
+    """How tokens are drawn. Logprobs are of the distribution after these options."""
+
+    temperature: float = Field(default=1.0, ge=0.0)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
+    """0 is off."""
+    seed: int = 0
+    """Of the run; a request's own seed is derived from it, the rollout id and the position."""
+
+
+class Budgets(Frozen):
+    """Absolute token and turn limits of a rollout; an interruption never grants them again."""
+
+    max_prompt_tokens: int = Field(gt=0)
+    max_response_tokens: int = Field(gt=0)
+    """Everything after the prompt: sampled, tool and user tokens."""
+    max_turn_tokens: int = Field(gt=0)
+    """Sampled tokens of one turn."""
+    max_turns: int = Field(gt=0)
+    """Assistant turns."""
+
+
+class RewardData(Frozen):
+    """What the reward functions are given beside the rollout."""
+
+    data_source: str = ""
+    ground_truth: Any = None
+    extra_info: dict[str, Any] = {}
+
+
+class RolloutTask(Message):
+    """One rollout to be done."""
+
+    rollout_id: str
+    group: Count
+    index: Count
+    purpose: Purpose = Purpose.TRAIN
+    row: Count
+    """Row of the dataset that the prompt came from."""
+    agent: str
+    messages: tuple[ChatMessage, ...]
+    prompt_hash: str
+    """sha256 of the canonical JSON of `messages`."""
+    tools: tuple[str, ...] = ()
+    """Registered names or import paths."""
+    sampling: Sampling
+    budgets: Budgets
+    reward_data: RewardData = RewardData()
+
+
+class AgentPhase(StrEnum):
+    """State of the agent loop."""
+
+    PENDING = "pending"
+    """The prompt is not rendered yet."""
+    GENERATING = "generating"
+    """The policy is writing a turn."""
+    PROCESSING_TOOLS = "processing_tools"
+    """Tool calls of the last turn are running."""
+    INTERACTING = "interacting"
+    """A user or environment answers."""
+    TERMINATED = "terminated"
+    """The rollout is complete."""
+
+
+class TurnKind(StrEnum):
+    """Who wrote a span of tokens."""
+
+    PROMPT = "prompt"
+    """The rendered prompt."""
+    ASSISTANT = "assistant"
+    """Sampled by the policy."""
+    TOOL = "tool"
+    """Tool results, with the template around them."""
+    USER = "user"
+    """An interaction's reply, with the template around it."""
+
+
+class Turn(Frozen):
+    """A span `[start, stop)` of the rollout's tokens."""
+
+    kind: TurnKind
+    start: Count
+    stop: Count
+    finish_reason: str | None = None
+
+
+class ToolResult(Frozen):
+    """What a finished call gave back to the model."""
+
+    call: ToolCall
+    content: str
+    ok: bool
+    """False when the text tells the model of an error."""
+    duration_s: float = 0.0
+
+
+class Interruption(Frozen):
+    """One cut: where, by whom, why and under which version."""
+
+    at_token: Count
+    """Length of the token sequence when it was cut."""
+    version: Count
+    worker: str
+    reason: Literal["sync", "leave", "interval"]
+
+
+class Timings(Frozen):
+    """Seconds that a rollout spent, summed over its workers."""
+
+    generating_s: float = 0.0
+    tools_s: float = 0.0
+    waiting_s: float = 0.0
+    """In a slot, neither generating nor in a tool."""
+
+
+class Progress(Frozen):
+    """What snapshot and rollout have in common: the conversation so far."""
+
+    num_prompt_tokens: Count
+    interruptions: tuple[Interruption, ...] = ()
+    num_reprefilled: Count = 0
+    """Tokens prefilled again because of cuts."""
+    num_resumed_elsewhere: Count = 0
+    """Cuts after which another worker went on."""
+    timings: Timings = Timings()
+    tool_results: tuple[ToolResult, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
+    """The conversation as text, the prompt included."""
+    tokens: Tokens
+
+    @model_validator(mode="after")
+    def _spans_fit(self) -> Self:
+        length = len(self.tokens)
+        if self.num_prompt_tokens > length:
+            raise ValueError(f"num_prompt_tokens {self.num_prompt_tokens} exceeds {length} tokens")
+        position = 0
+        for turn in self.turns:
+            if turn.start != position or turn.stop < turn.start or turn.stop > length:
+                raise ValueError(f"turn [{turn.start}, {turn.stop}) does not continue {position}")
+            position = turn.stop
+        return self
+
+
+class Snapshot(Message):
+    """An unfinished rollout: everything needed to continue it anywhere."""
+
+    task: RolloutTask
+    phase: AgentPhase
+    worker: str
+    """Whose it was."""
+    turn_start: Count
+    """Where the unfinished assistant turn begins in `progress.tokens`; its end if there is none."""
+    num_turns: Count
+    """Assistant turns that are complete."""
+    pending_calls: tuple[ToolCall, ...] = ()
+    """Calls of the last turn without a recorded result."""
+    agent_state: dict[str, Any] = {}
+    """What a custom agent, interaction or saveable tool needs to go on."""
+    progress: Progress
+
+
+class RolloutStatus(StrEnum):
+    """How a rollout ended."""
+
+    COMPLETED = "completed"
+    """The policy ended it."""
+    TRUNCATED = "truncated"
+    """A budget ended it."""
+
+
+class Rollout(Message):
+    """One attempt, complete and not yet scored."""
+
+    rollout_id: str
+    group: Count
+    index: Count
+    purpose: Purpose
+    row: Count
+    status: RolloutStatus
+    finish_reason: str
+    """`stop`, `length`, `max_turns`, ..."""
+    worker: str
+    agent: str
+    prompt_hash: str
+    reward_data: RewardData
+    progress: Progress
+
+
+class Trajectory(Message):
+    """A rollout with its reward."""
+
+    reward: float
+    rewards: dict[str, float] = {}
+    """Unweighted, by function name."""
+    reward_s: float = 0.0
+    """Seconds that scoring took."""
+    rollout: Rollout
+
+
+class FailureKind(StrEnum):
+    """Whose fault a failure is."""
+
+    INFRA = "infra"
+    """Returns without progress, an unreachable service."""
+    DATA = "data"
+    """The content itself: an exception, a time-out, a malformed result."""
+
+
+class OriginalMessage(Frozen):
+    """The message that failed, kept so that it can be looked at and requeued."""
+
+    queue: str
+    type: str
+    message_id: str = ""
+    headers: dict[str, Any] = {}
+    truncated: bool = False
+    body: str
+    """Base64 of the bytes as they came."""
+
+
+class Failure(Message):
+    """A member of a group that ended without a trajectory; goes to `dead`."""
+
+    rollout_id: str = ""
+    group: int = -1
+    """-1 when the headers did not tell."""
+    index: int = -1
+    purpose: Purpose = Purpose.TRAIN
+    attempt: Count = 0
+    stage: str
+    """Role that gave up: `producer`, `rollout`, `reward`, `trainer`, `broker`."""
+    kind: FailureKind
+    error: str
+    traceback: str = ""
+    attempts: Count = 1
+    worker: str = ""
+    original: OriginalMessage | None = None
