@@ -1,0 +1,1 @@
+"""Users and environments that answer a finished assistant turn."""
