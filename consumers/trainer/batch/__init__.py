@@ -1,0 +1,1 @@
+"""Trajectories in, micro-batches out: groups, filters, advantages, packing, statistics. No torch."""

@@ -1,0 +1,56 @@
+"""Advantages of a group's members from their rewards: `float64[G] -> float64[G]`.
+
+A group of one has no baseline to compare with: its mean counts as 0 and its deviation as 1.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumers.trainer.batch.groups import Group
+from infra.roles.errors import ConfigError
+
+Rewards = NDArray[np.float64]
+Estimator = Callable[[Rewards], Rewards]
+
+STD_EPSILON = 1e-6
+
+
+def grpo(rewards: Rewards) -> Rewards:
+    """`(R - mean) / (std + 1e-6)` with the sample deviation (DeepSeekMath 2402.03300)."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if rewards.size < 2:
+        return rewards / (1.0 + STD_EPSILON)
+    return dr_grpo(rewards) / (rewards.std(ddof=1) + STD_EPSILON)
+
+
+def dr_grpo(rewards: Rewards) -> Rewards:
+    """`R - mean` (Dr. GRPO 2503.20783)."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    return rewards - rewards.mean() if rewards.size > 1 else rewards.copy()
+
+
+def rloo(rewards: Rewards) -> Rewards:
+    """`R - mean of the others` (2402.14740), which is `G / (G - 1)` times `dr_grpo`."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if rewards.size < 2:
+        return rewards.copy()
+    return dr_grpo(rewards) * (rewards.size / (rewards.size - 1))
+
+
+ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+
+
+def advantages_of(groups: Sequence[Group], name: str) -> list[float]:
+    """One advantage per trajectory, in the order of the groups and their members.
+
+    Raises:
+        ConfigError: No estimator has this name.
+    """
+    estimator = ESTIMATORS.get(name)
+    if estimator is None:
+        raise ConfigError(
+            f"algorithm.advantages={name!r} is unknown", hint=f"use one of {sorted(ESTIMATORS)}"
+        )
+    return [float(value) for group in groups for value in estimator(group.rewards)]

@@ -1,0 +1,1 @@
+"""Micro-batches in, updated weights out: policy, objective, optimizer step, checkpoints."""
