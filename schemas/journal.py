@@ -21,6 +21,10 @@ class Opened(Frozen):
     incarnation: Count
     step: Count
     """Of the checkpoint that it started from."""
+    previous_segment: str = ""
+    """Last segment of the history that this incarnation continues; empty at the run's start."""
+    previous_bytes: Count = 0
+    """How much of it counts. What an older incarnation wrote behind it is ignored."""
 
 
 class Issued(Frozen):
@@ -32,6 +36,8 @@ class Issued(Frozen):
     """Members asked for; empty means all."""
     attempt: Count = 0
     min_version: Count = 0
+    purpose: Purpose = Purpose.TRAIN
+    """For `eval`, the one group is the version to evaluate."""
 
 
 class Confirmed(Frozen):
@@ -40,10 +46,14 @@ class Confirmed(Frozen):
     record: Literal["confirmed"] = "confirmed"
     groups: tuple[Count, ...]
     attempt: Count = 0
+    purpose: Purpose = Purpose.TRAIN
 
 
 class Arrived(Frozen):
-    """A trajectory or failure, exactly as it came; its body follows the header."""
+    """A trajectory or failure, exactly as it came; its body follows the header.
+
+    What the ledger needs of the body is repeated here, so that it can be rebuilt without decoding.
+    """
 
     record: Literal["arrived"] = "arrived"
     type: str
@@ -51,8 +61,17 @@ class Arrived(Frozen):
     rollout_id: str
     group: int
     index: int
+    """-1 in the failure of a credit: every member that the credit asked for."""
     attempt: Count = 0
     purpose: Purpose
+    reward: float | None = None
+    """Of a trajectory; None for a failure."""
+    oldest_version: int | None = None
+    """Of a trajectory's sampled tokens."""
+    newest_version: int | None = None
+    num_tokens: Count = 0
+    error: str = ""
+    """Of a failure, one line."""
     content_encoding: str | None = None
     headers: dict[str, Any] = {}
 

@@ -43,6 +43,11 @@ class RunFolder:
         return self.root / "journal"
 
     @property
+    def incarnations(self) -> Path:
+        """One empty file per trainer incarnation, and the lock that guards their numbers."""
+        return self.root / "incarnations"
+
+    @property
     def checkpoints(self) -> Path:
         """`step_<n>/` folders: `state/` to resume, `hf/` for other tools."""
         return self.root / "checkpoints"
