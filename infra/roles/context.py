@@ -1,0 +1,191 @@
+"""What a role is given: its broker, its folder, its stop, and what the trainer says."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from infra.observe.waits import Waits
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+from schemas.control import Command, RunState, Wanted, WeightsPublished
+from schemas.headers import Headers
+
+if TYPE_CHECKING:
+    from infra.amqp.connection import Broker
+
+logger = logging.getLogger(__name__)
+
+TRAINER = "trainer"
+STORE_PATIENCE_S = 10.0
+"""A store shared with other runs is believed only after this long without a `RunState`."""
+_STORE_PERIOD_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RoleContext:
+    """One role of one process. Everything here belongs to the event loop's thread."""
+
+    role: str
+    worker: str
+    """Unique in the run."""
+    config: RunConfig
+    folder: RunFolder
+    broker: "Broker"
+    waits: Waits
+    stop: asyncio.Event
+    """SIGTERM, the first SIGINT, a stop command, or the end of the run."""
+    run_state: RunState | None = None
+    """Newest heard of our run."""
+    run_state_at: float | None = None
+    """Loop time of the last one heard."""
+    newest_weights: WeightsPublished | None = None
+    """Newest heard or read of our run."""
+    describe: Callable[[], Mapping[str, Any]] | None = None
+    """Extra fields of the heartbeat."""
+    known_run_id: str | None = None
+    word: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each `RunState` of our run."""
+    _pending_weights: list[WeightsPublished] = field(default_factory=list)
+    _pending_states: list[RunState] = field(default_factory=list)
+    _weights_callbacks: list[Callable[[WeightsPublished], None]] = field(default_factory=list)
+    _state_callbacks: list[Callable[[RunState], None]] = field(default_factory=list)
+    _command_callbacks: list[Callable[[Command], None]] = field(default_factory=list)
+    _foreign_runs: set[str] = field(default_factory=set)
+    _learned: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def app_id(self) -> str:
+        """As the broker and others know us."""
+        return f"{self.role}/{self.worker}"
+
+    def set_run_id(self, run_id: str) -> None:
+        """Fix the run that we belong to. What was heard before is sorted out now."""
+        self.known_run_id = run_id
+        self._learned.set()
+        weights, self._pending_weights = self._pending_weights, []
+        states, self._pending_states = self._pending_states, []
+        for state in states:
+            self.hear_run_state(state)
+        for published in weights:
+            self.hear_weights(published)
+
+    async def run_id(self) -> str:
+        """The run's id: from the trainer's `RunState`, else from the newest manifest."""
+        if self.known_run_id is None:
+            async with self.waits("word from the trainer: the run's id is not known yet"):
+                await self._learn_run_id()
+        assert self.known_run_id is not None
+        return self.known_run_id
+
+    def on_weights(self, callback: Callable[[WeightsPublished], None]) -> None:
+        """Call back for each newer version of this run; at once for one already heard of."""
+        self._weights_callbacks.append(callback)
+        if self.newest_weights is not None:
+            callback(self.newest_weights)
+
+    def on_run_state(self, callback: Callable[[RunState], None]) -> None:
+        """Call back for each `RunState` of this run; at once for the newest already heard."""
+        self._state_callbacks.append(callback)
+        if self.run_state is not None:
+            callback(self.run_state)
+
+    def on_command(self, callback: Callable[[Command], None]) -> None:
+        """Call back for each operator's command (the trainer answers them)."""
+        self._command_callbacks.append(callback)
+
+    def heartbeat(self, describe: Callable[[], Mapping[str, Any]]) -> None:
+        """Add fields of `Heartbeat` to ours, asked for every time one is sent."""
+        self.describe = describe
+
+    async def sleep_or_stop(self, seconds: float) -> bool:
+        """Sleep; True, and early, when the role was told to stop."""
+        try:
+            await asyncio.wait_for(self.stop.wait(), timeout=seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def foreign(self, headers: Headers) -> str | None:
+        """Why a message does not belong to this run, or None if it does."""
+        if headers.run_id == self.known_run_id:
+            return None
+        return f"belongs to run {headers.run_id!r}, this is run {self.known_run_id!r}"
+
+    def hear_weights(self, published: WeightsPublished) -> None:
+        """Take a broadcast or a manifest; older versions and other runs are ignored."""
+        if self.known_run_id is None:
+            self._pending_weights.append(published)
+            return
+        if not self._ours(published.run_id):
+            return
+        newest = self.newest_weights
+        if newest is not None and published.version <= newest.version:
+            return
+        self.newest_weights = published
+        for callback in self._weights_callbacks:
+            callback(published)
+
+    def hear_run_state(self, state: RunState) -> None:
+        """Take the trainer's word; lower numbers and other runs are ignored."""
+        if self.known_run_id is None:
+            self._pending_states.append(state)
+            if self.role != TRAINER:
+                self.set_run_id(state.run_id)
+            return
+        if not self._ours(state.run_id):
+            return
+        self.run_state_at = asyncio.get_running_loop().time()
+        self.word.set()
+        newest = self.run_state
+        if newest is not None and _order(state) < _order(newest):
+            return
+        self.run_state = state
+        for callback in self._state_callbacks:
+            callback(state)
+        if state.wanted is Wanted.STOPPED and self.role != TRAINER and not self.stop.is_set():
+            logger.info("the run is over")
+            self.stop.set()
+
+    def hear_command(self, command: Command) -> None:
+        """Take an operator's command."""
+        for callback in self._command_callbacks:
+            callback(command)
+        if command.verb == "stop" and not self.stop.is_set():
+            logger.info("told to stop%s", f" by {command.by}" if command.by else "")
+            self.stop.set()
+
+    def _ours(self, run_id: str) -> bool:
+        if run_id == self.known_run_id:
+            return True
+        if run_id not in self._foreign_runs:
+            self._foreign_runs.add(run_id)
+            logger.warning(
+                "ignoring run %s of the same name: this process belongs to run %s; restart it to "
+                "join the other",
+                run_id,
+                self.known_run_id,
+            )
+        return False
+
+    async def _learn_run_id(self) -> None:
+        from infra.roles.newest import newest_manifest
+
+        patience = STORE_PATIENCE_S if self.config.weights.store else 0.0
+        asked_at = asyncio.get_running_loop().time()
+        while self.known_run_id is None:
+            if asyncio.get_running_loop().time() - asked_at >= patience:
+                manifest = await newest_manifest(self.folder, self.config)
+                if manifest is not None and self.known_run_id is None:
+                    self.set_run_id(manifest.run_id)
+                    self.hear_weights(manifest)
+                    return
+            try:
+                await asyncio.wait_for(self._learned.wait(), timeout=_STORE_PERIOD_S)
+            except TimeoutError:
+                continue
+
+
+def _order(state: RunState) -> tuple[int, int]:
+    return state.incarnation, state.number

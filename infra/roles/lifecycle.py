@@ -1,0 +1,186 @@
+"""The life of a role, from its first line to its exit code.
+
+    broker url -> connect -> +-- control loop: sync -> context, stop --+
+                             +-- heartbeats every 2 s                 --+-> first to end decides
+                             +-- the role's body                      --+
+    SIGTERM, first SIGINT -> context.stop -> the body hands over and returns
+
+This is the boundary at which an error becomes one line and an exit code.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from infra.observe.logs import set_up_logging
+from infra.observe.waits import Waits
+from infra.roles.broker_url import find_url
+from infra.roles.context import TRAINER, RoleContext
+from infra.roles.control import listen, watch_silence
+from infra.roles.errors import ExitCode, LeftWithoutHandover, WarrenError
+from infra.roles.heartbeats import send_heartbeats
+from infra.roles.processes import end_all
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+WORKER_VARIABLE = "WARREN_WORKER"
+_LEAVE_MARGIN_S = 15.0
+
+Body = Callable[[RoleContext], Awaitable[None]]
+
+
+def worker_name(role: str, given: str | None = None) -> str:
+    """`--name`, else `WARREN_WORKER`, else role, host and process id."""
+    return (
+        given
+        or os.environ.get(WORKER_VARIABLE)
+        or f"{role}-{socket.gethostname().split('.')[0]}-{os.getpid()}"
+    )
+
+
+async def serve(role: str, config: RunConfig, body: Body, *, worker: str | None = None) -> int:
+    """Run a role until its body returns; the caller exits with what this returns.
+
+    Args:
+        role: `producer`, `rollout`, `reward` or `trainer`.
+        config: The run's configuration.
+        body: The role itself. It watches `context.stop` and returns.
+        worker: Name that is unique in the run.
+
+    Returns:
+        An `ExitCode`; errors have been logged, none is raised.
+    """
+    name = worker_name(role, worker)
+    set_up_logging(name)
+    try:
+        await _connected(role, name, config, body)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        return report(error)
+    logger.info("left")
+    return ExitCode.DONE
+
+
+def report(error: BaseException) -> ExitCode:
+    """Log an error as one readable line, and say with which code to exit.
+
+    The traceback of an error that is not ours follows it; of ours, at DEBUG.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        ours = [inner for inner in error.exceptions if isinstance(inner, WarrenError)]
+        error = ours[0] if ours else error.exceptions[0]
+    if isinstance(error, WarrenError):
+        logger.error("%s", error)
+        logger.debug("traceback:", exc_info=error)
+        return error.exit_code
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({Path(place[0].filename).name}:{place[0].lineno})" if place else ""
+    logger.error("%s: %s%s", type(error).__name__, error, where, exc_info=error)
+    return ExitCode.FAILED
+
+
+async def _connected(role: str, name: str, config: RunConfig, body: Body) -> None:
+    from infra.amqp.connection import Broker
+
+    folder = RunFolder.of(config)
+    stop = asyncio.Event()
+    with _signals(stop):
+        url = find_url(config, folder)
+        app_id = f"{role}/{name}"
+        broker = Broker(
+            url, run=config.run.name, app_id=app_id, heartbeat_s=config.broker.heartbeat
+        )
+        await broker.start()
+        context = RoleContext(
+            role=role,
+            worker=name,
+            config=config,
+            folder=folder,
+            broker=broker,
+            waits=Waits(
+                warn_after_s=config.deadlines.warn_after, on_deadline=config.deadlines.on_deadline
+            ),
+            stop=stop,
+        )
+        try:
+            await _run_body(context, body)
+        finally:
+            await broker.close()
+
+
+async def _run_body(context: RoleContext, body: Body) -> None:
+    """Body beside its helpers. A helper that fails ends the role: nothing dies silently."""
+
+    async def the_body() -> None:
+        await body(context)
+
+    work = asyncio.create_task(the_body(), name="body")
+    helpers = [
+        asyncio.create_task(listen(context), name="control"),
+        asyncio.create_task(send_heartbeats(context), name="heartbeats"),
+    ]
+    if context.role != TRAINER:
+        helpers.append(asyncio.create_task(watch_silence(context), name="silence"))
+        helpers.append(asyncio.create_task(_bound_leaving(context, work), name="leaving"))
+    tasks = [work, *helpers]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if work not in done:
+            work.cancel()
+            await asyncio.wait([work])
+        for task in sorted(done, key=lambda task: task is work):
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _bound_leaving(context: RoleContext, work: "asyncio.Task[None]") -> None:
+    """A body that does not return after it was told to stop is ended.
+
+    Raises:
+        LeftWithoutHandover: It had its grace and more.
+    """
+    await context.stop.wait()
+    patience = context.config.rollout.grace + _LEAVE_MARGIN_S
+    async with context.waits("the role to hand over its work and leave"):
+        await asyncio.wait([work], timeout=patience)
+    if not work.done():
+        raise LeftWithoutHandover(
+            f"did not hand over within {patience:.0f} s",
+            hint="the broker gives what was held to others; [rollout] grace sets the time",
+        )
+    await asyncio.Event().wait()
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def told(number: signal.Signals) -> None:
+        if number is signal.SIGINT and stop.is_set():
+            logger.warning("interrupted again: leaving at once")
+            end_all(os.getpid())
+            logging.shutdown()
+            os._exit(ExitCode.INTERRUPTED)
+        logger.info("%s: handing over and leaving", number.name)
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, told, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,65 @@
+"""Our own descendants: finding and ending them. Never anybody else's process."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def parent_of(pid: int) -> int | None:
+    """Its parent's id, or None when it is gone."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def descendants(root: int) -> list[int]:
+    """Children, their children and so on; those that ended meanwhile are missing."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            parent = parent_of(int(entry.name))
+            if parent is not None:
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs: neither gone nor a zombie."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def end_all(root: int, *, spare: Iterable[int] = ()) -> list[int]:
+    """SIGKILL every descendant of `root`; what they leave behind meanwhile is ended too.
+
+    Returns:
+        The ids that were signalled.
+    """
+    spared = set(spare)
+    ended: list[int] = []
+    for _ in range(20):
+        running = [pid for pid in descendants(root) if pid not in spared and alive(pid)]
+        if not running:
+            break
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended += running
+        time.sleep(0.02)
+    return sorted(set(ended))
