@@ -45,6 +45,8 @@ class RoleContext:
     describe: Callable[[], Mapping[str, Any]] | None = None
     """Extra fields of the heartbeat."""
     known_run_id: str | None = None
+    bound: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once `sync` reaches us: what is broadcast from then on is heard."""
     word: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each `RunState` of our run."""
     _pending_weights: list[WeightsPublished] = field(default_factory=list)

@@ -30,6 +30,8 @@ async def listen(context: RoleContext) -> None:
     loop = asyncio.get_running_loop()
     while True:
         subscription = context.broker.control()
+        await subscription.ready()
+        context.bound.set()
         heard_at = loop.time()
         messages = aiter(subscription)
         following = asyncio.ensure_future(anext(messages))

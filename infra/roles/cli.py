@@ -1,0 +1,131 @@
+"""The command line: which command, which recipe, which overrides. Imports nothing heavy."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from infra.roles.errors import ConfigError, ExitCode, WarrenError
+
+ABOUT = "Fully-asynchronous RL post-training on RabbitMQ."
+COMMANDS = {
+    "up": "start the broker and every role, and watch over them",
+    "check": "try everything a run needs, one line each; --dry-run: only the recipe",
+    "broker": "start the private broker alone (when no URL is configured)",
+    "producer": "start one prompt producer",
+    "rollout": "start one rollout worker",
+    "reward": "start one reward worker",
+    "trainer": "start the trainer",
+    "config": "list every section and key of a recipe, with defaults and meaning",
+}
+USAGE = "run.py COMMAND RECIPE [section.key=value ...] [options]"
+EPILOG = """exit codes: 0 done, 1 failed, 2 usage or configuration, 3 broker unreachable,
+4 a role died, 5 a deadline passed, 6 the books do not balance, 7 left without handing over,
+130 interrupted"""
+
+
+def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
+    """Do what the command line says.
+
+    Args:
+        argv: Without the program's name.
+        roles: Role -> module offering `run` and `check`.
+        entry: The front door's file, with which `up` starts the roles.
+
+    Returns:
+        The process's exit code.
+    """
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview())
+        return ExitCode.DONE
+    try:
+        return _dispatch(argv[0], argv[1:], roles, entry)
+    except WarrenError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return ExitCode.DONE
+
+
+def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry: Path) -> int:
+    if command in ("config", "--help-recipe"):
+        from infra.roles.describe import describe_config
+
+        sys.stdout.write(describe_config() + "\n")
+        return ExitCode.DONE
+    if command not in COMMANDS:
+        raise _unknown_command(command)
+    options = _parser(command).parse_intermixed_args(rest)
+
+    from infra.roles.settings import load_config
+
+    config = load_config(options.recipe, options.overrides)
+    if options.dry_run:
+        from infra.roles.toml_text import to_toml
+
+        sys.stdout.write(to_toml(config))
+        return ExitCode.DONE
+    if command == "check":
+        from infra.roles.check import check
+
+        return check(config, roles)
+    if command == "up":
+        from infra.roles.launch import up
+
+        return up(config, entry=entry, resume=options.resume, purge=options.purge)
+    if command == "broker":
+        from infra.roles.broker_role import run_broker
+
+        return run_broker(config)
+    extra = {"resume": options.resume, "purge": options.purge} if command == "trainer" else {}
+    module = importlib.import_module(roles[command])
+    return int(module.run(config, worker=options.name, **extra))
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
+    return (
+        f"usage: {USAGE}\n\n{ABOUT}\n\ncommands:\n{lines}\n\n"
+        "'run.py COMMAND --help' shows a command's options.\n"
+        "A first look:  run.py up demo --dry-run\n\n"
+        f"{EPILOG}\n"
+    )
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"run.py {command}", description=COMMANDS[command], epilog=EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a .toml file, or the name of a built-in")
+    parser.add_argument(
+        "overrides", metavar="a.b=c", nargs="*", help="override one key; see 'run.py config'"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved recipe and start nothing"
+    )
+    if command in ("up", "trainer"):
+        fresh = parser.add_mutually_exclusive_group()
+        fresh.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+        fresh.add_argument(
+            "--purge",
+            action="store_true",
+            help="start afresh: drop what an earlier run of this name left",
+        )
+    if command not in ("up", "check", "broker"):
+        parser.add_argument("--name", metavar="N", help="worker name, unique in the run")
+    return parser
+
+
+def _unknown_command(command: str) -> ConfigError:
+    import difflib
+
+    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    return ConfigError(
+        f"unknown command {command!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+        hint=f"commands: {', '.join(COMMANDS)}",
+    )
