@@ -1,1 +1,4 @@
-"""Trajectories in, micro-batches out: groups, filters, advantages, packing, statistics. No torch."""
+"""Trajectories in, micro-batches out: groups, filters, advantages, packing, statistics.
+
+Nothing here needs torch.
+"""

@@ -52,7 +52,7 @@ def why_unusable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The usable members of one group, ordered by index, so that a batch never depends on arrival."""
+    """The usable members of one group, by index: a batch never depends on order of arrival."""
 
     number: int
     members: tuple[Trajectory, ...]

@@ -20,18 +20,18 @@ class MicroBatch:
     rollout_ids: tuple[str, ...]
     token_ids: NDArray[np.int64]
     """`[B, T]`, 0 where padded."""
-    mask: NDArray[np.float32]
-    """`[B, T]`: 1 where the policy sampled the token."""
+    mask: NDArray[np.bool_]
+    """`[B, T]`: true where the policy sampled the token."""
     rollout_logprobs: NDArray[np.float32]
-    """`[B, T]`: of the behaviour policy, as the engine recorded them; 0 where the mask is 0."""
+    """`[B, T]`: of the behaviour policy, as the engine recorded them; 0 where the mask is false."""
     versions: NDArray[np.int64]
-    """`[B, T]`: policy version that sampled the token, -1 where the mask is 0."""
+    """`[B, T]`: policy version that sampled the token, -1 where the mask is false."""
     advantages: NDArray[np.float32]
     """`[B]`"""
     num_tokens: int
     """Without padding."""
     num_sampled: int
-    """Tokens with mask 1: this micro-batch's share of the loss's denominator."""
+    """Tokens that the policy sampled: this micro-batch's share of the loss's denominator."""
 
 
 def pack(
@@ -64,12 +64,12 @@ def _pad(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> Mic
     tokens = [trajectory.rollout.progress.tokens for trajectory in trajectories]
     shape = (len(tokens), max(len(one) for one in tokens))
     token_ids = np.zeros(shape, dtype=np.int64)
-    mask = np.zeros(shape, dtype=np.float32)
+    mask = np.zeros(shape, dtype=np.bool_)
     logprobs = np.zeros(shape, dtype=np.float32)
     versions = np.full(shape, -1, dtype=np.int64)
     for row, one in enumerate(tokens):
         token_ids[row, : len(one)] = one.token_ids
-        mask[row, : len(one)] = one.mask_array
+        mask[row, : len(one)] = one.mask_array == 1
         logprobs[row, : len(one)] = one.logprobs
         versions[row, : len(one)] = one.version_array
     return MicroBatch(

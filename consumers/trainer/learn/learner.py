@@ -1,16 +1,40 @@
-"""One optimizer step on a batch."""
+"""One optimizer step on a batch.
 
+for each micro-batch:  forward -> log-probabilities -> objective -> share of the token mean
+                       -> backward (gradients add up)
+clip the gradient norm -> learning rate of this step -> AdamW -> hash of the weights
+"""
+
+import logging
+import math
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import torch
+
 from consumers.trainer.batch.packing import MicroBatch
+from consumers.trainer.learn.diagnostics import Diagnostics
+from consumers.trainer.learn.logprobs import sampled_logprobs
+from consumers.trainer.learn.losses import OBJECTIVES, token_mean
+from consumers.trainer.learn.optimizer import build_adamw, learning_rate
 from consumers.trainer.learn.policy import Policy
 from infra.roles.errors import WarrenError
 from schemas.config import RunConfig
 
+logger = logging.getLogger(__name__)
+
 
 class StepFailed(WarrenError):
-    """Loss or gradient is not finite; the weights are as before the step."""
+    """A step could not be taken; weights and optimizer are as before it."""
+
+    def __init__(self, step: int, batch: Sequence[MicroBatch], reason: str, hint: str) -> None:
+        ids = [rollout_id for one in batch for rollout_id in one.rollout_ids]
+        named = ", ".join(ids[:8]) + (", ..." if len(ids) > 8 else "")
+        super().__init__(f"step {step} failed: {reason} (rollouts {named})", hint=hint)
+        self.step = step
+        self.rollout_ids = tuple(ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,24 +46,145 @@ class StepResult:
     grad_norm: float
     """Before clipping."""
     metrics: dict[str, float]
-    """Names begin with `train/`."""
+    """Names begin with `train/`; loss and gradient norm are among them."""
     weights_sha256: str
+    """Of the master weights after the step."""
 
 
 class Learner:
-    """Policy, optimizer and schedule. Blocking: call it in a thread."""
+    """Policy, optimizer and schedule. Blocking: call it in a thread, one call at a time.
+
+    On one machine, with one number of threads, equal batches give bit-identical weights.
+    """
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
         self.config = config
         self.policy = policy
         self.step_done = 0
+        """Number of the last step that was taken; 0 before the first."""
+        self.optimizer = build_adamw(policy.masters().values(), config.trainer)
+        _be_deterministic(config.run.seed)
 
     def step(
         self, micro_batches: Sequence[MicroBatch], step: int, *, version: int | None = None
     ) -> StepResult:
-        """Take optimizer step number `step` (from 1) on one batch.
+        """Take optimizer step number `step` on one batch.
+
+        Args:
+            micro_batches: The whole batch; how it is split does not change the loss.
+            step: From 1; above `step_done`. It chooses the learning rate.
+            version: Policy version of the current weights, to tell engine mismatch from drift.
 
         Raises:
-            StepFailed: Loss or gradient is not finite; weights and optimizer are untouched.
+            StepFailed: Loss or gradient is not finite, nothing was sampled, or memory ran out.
+            ValueError: `step` was already taken.
         """
-        raise NotImplementedError
+        if step <= self.step_done:
+            raise ValueError(f"step {step} after step {self.step_done}")
+        algorithm, trainer = self.config.algorithm, self.config.trainer
+        diagnostics = Diagnostics(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip)
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            loss = self._gradients(micro_batches, step, version, diagnostics)
+            norm = torch.nn.utils.clip_grad_norm_(self.policy.masters().values(), trainer.grad_clip)
+            grad_norm = float(norm)
+            if not math.isfinite(grad_norm):
+                raise StepFailed(step, micro_batches, f"gradient norm is {grad_norm}", _LOOK)
+            rate = learning_rate(trainer, step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+        self.step_done = step
+        metrics = {
+            "train/loss": loss,
+            "train/grad_norm": grad_norm,
+            "train/lr": rate,
+            **diagnostics.metrics(),
+        }
+        return StepResult(
+            step=step,
+            loss=loss,
+            grad_norm=grad_norm,
+            metrics=metrics,
+            weights_sha256=self.policy.sha256(),
+        )
+
+    def _gradients(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        step: int,
+        version: int | None,
+        diagnostics: Diagnostics,
+    ) -> float:
+        num_sampled = sum(one.num_sampled for one in micro_batches)
+        if num_sampled == 0:
+            raise StepFailed(step, micro_batches, "the batch has no sampled token", _LOOK)
+        loss = 0.0
+        for micro_batch in micro_batches:
+            if micro_batch.num_sampled == 0:
+                continue
+            try:
+                share = self._backward(micro_batch, num_sampled, version, diagnostics)
+            except torch.OutOfMemoryError as error:
+                raise StepFailed(
+                    step, [micro_batch], str(error), "lower trainer.micro_batch_tokens"
+                ) from error
+            if not math.isfinite(share):
+                raise StepFailed(step, [micro_batch], f"loss is {share}", _LOOK)
+            loss += share
+        return loss
+
+    def _backward(
+        self,
+        micro_batch: MicroBatch,
+        num_sampled: int,
+        version: int | None,
+        diagnostics: Diagnostics,
+    ) -> float:
+        device, algorithm = self.policy.device, self.config.algorithm
+        mask_BT = torch.from_numpy(micro_batch.mask).to(device)
+        token_ids_BT = torch.from_numpy(micro_batch.token_ids).to(device)
+        rollout_N = torch.from_numpy(micro_batch.rollout_logprobs).to(device)[mask_BT]
+        advantages_B = torch.from_numpy(micro_batch.advantages).to(device)
+        advantages_N = advantages_B.unsqueeze(1).expand_as(mask_BT)[mask_BT]
+        versions_N = torch.from_numpy(micro_batch.versions).to(device)[mask_BT]
+        with self._precision():
+            new_N, entropies_N = sampled_logprobs(
+                self.policy.model, token_ids_BT, mask_BT, self.config.rollout.temperature
+            )
+        loss_N = OBJECTIVES[algorithm.objective](
+            new_N,
+            rollout_N,
+            advantages_N,
+            torch.ones_like(new_N, dtype=torch.bool),
+            algorithm.clip_low,
+            algorithm.clip_high,
+            algorithm.dual_clip,
+        )
+        share = token_mean(loss_N, num_sampled)
+        share.backward()  # type: ignore[no-untyped-call]
+        fresh_N = versions_N == (-1 if version is None else version)
+        diagnostics.add(new_N, rollout_N, advantages_N, entropies_N, fresh_N)
+        return float(share)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        # Only a GPU gains from bfloat16 products; masters, logits and loss stay float32.
+        if self.policy.device.type == "cuda" and self.config.model.dtype == "bfloat16":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+
+_LOOK = (
+    "look at these trajectories and at train/ratio_max and train/grad_norm of the steps before; "
+    "a lower trainer.lr often helps"
+)
+
+
+def _be_deterministic(seed: int) -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling fresh memory costs time and guards only against reading what was never written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,0 +1,54 @@
+"""What the learner refuses before anything starts."""
+
+from pathlib import Path
+
+from infra.roles.errors import ConfigError
+from schemas.config import RunConfig
+
+
+def check(config: RunConfig) -> list[str]:
+    """Validate what the learner depends on, without loading the model.
+
+    Returns:
+        One line per thing that was checked.
+
+    Raises:
+        ConfigError: The policy gradient would be wrong or empty.
+    """
+    rollout, algorithm = config.rollout, config.algorithm
+    if rollout.temperature == 0:
+        raise ConfigError(
+            "rollout.temperature=0 samples one response again and again: nothing to learn from",
+            hint="use rollout.temperature = 1.0",
+        )
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        raise ConfigError(
+            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k} cut the distribution "
+            "that tokens are sampled from: the trainer's log-probabilities are of the whole one, "
+            "and their ratio would be biased",
+            hint="train with top_p = 1.0 and top_k = 0",
+        )
+    if algorithm.group_size == 1 and algorithm.filter_zero_variance:
+        raise ConfigError(
+            "algorithm.group_size=1 with filter_zero_variance=true filters every group: "
+            "a single reward has no variance",
+            hint="raise algorithm.group_size, or set algorithm.filter_zero_variance = false",
+        )
+    model = Path(config.model.path)
+    if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
+        raise ConfigError(
+            f"model.path={config.model.path!r} has no config.json or no *.safetensors",
+            hint="model.path is a local Hugging Face folder with safetensors weights",
+        )
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    lines = [
+        f"objective {algorithm.objective} on {algorithm.advantages} advantages, "
+        f"batch of {algorithm.groups_per_step} x {algorithm.group_size}",
+        f"model {config.model.path}: config and weights are there",
+    ]
+    if longest > config.trainer.micro_batch_tokens:
+        lines.append(
+            f"trajectories may reach {longest} tokens; those above trainer.micro_batch_tokens="
+            f"{config.trainer.micro_batch_tokens} get a micro-batch of their own"
+        )
+    return lines
