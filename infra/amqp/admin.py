@@ -1,0 +1,157 @@
+"""The management HTTP API, for people and monitors: its counters lag by some seconds.
+
+Decisions ask the broker itself (`Broker.depth`).
+"""
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from infra.amqp.errors import ManagementUnreachable
+from infra.amqp.url import mask_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """One queue, as an operator sees it."""
+
+    name: str
+    """Logical name, without the run's prefix."""
+    num_ready: int
+    num_unacked: int
+    num_consumers: int
+    ready_bytes: int
+    publish_rate: float
+    """Messages per second."""
+    deliver_rate: float
+    """Messages per second."""
+
+
+class Management:
+    """A small client of the management API. Blocking.
+
+    Args:
+        url: Base URL with credentials, `http://user:password@host:15672`.
+        vhost: Virtual host of the run.
+    """
+
+    def __init__(self, url: str, *, vhost: str = "/", timeout_s: float = 5.0) -> None:
+        parts = urlsplit(url)
+        self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._vhost = quote(vhost, safe="")
+        self._timeout_s = timeout_s
+        userinfo = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        self._authorization = "Basic " + base64.b64encode(userinfo.encode()).decode("ascii")
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def queues(self, run: str) -> list[QueueRow]:
+        """The queues of a run, by name.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        prefix = f"{run}."
+        found = self._get(f"/api/queues/{self._vhost}")
+        rows = [_row(q, prefix) for q in found if str(q.get("name", "")).startswith(prefix)]
+        return sorted(rows, key=lambda row: row.name)
+
+    def alarms(self) -> list[str]:
+        """Memory and disk alarms in force, `["memory on warren@localhost"]`; empty: none.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        nodes = self._get("/api/nodes")
+        return [
+            f"{what} on {node.get('name')}"
+            for node in nodes
+            for what, key in (("memory", "mem_alarm"), ("disk", "disk_free_alarm"))
+            if node.get(key)
+        ]
+
+    def version(self) -> str:
+        """RabbitMQ's version.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        return str(self._get("/api/overview").get("rabbitmq_version", ""))
+
+    def listens(self, port: int) -> bool:
+        """Whether the node serves this port: the last thing that its start does.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        listeners = self._get("/api/overview").get("listeners") or ()
+        return any(listener.get("port") == port for listener in listeners)
+
+    def connections(self) -> list[Mapping[str, Any]]:
+        """Open connections with `name`, `user`, `client_properties`, `state`.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        found: Sequence[Mapping[str, Any]] = self._get(f"/api/vhosts/{self._vhost}/connections")
+        return list(found)
+
+    def close_connection(self, name: str) -> None:
+        """Close a connection from the broker's side.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        self._call("DELETE", f"/api/connections/{quote(name, safe='')}")
+
+    def delete_queue(self, run: str, queue: str) -> None:
+        """Delete a queue with its messages.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        self._call("DELETE", f"/api/queues/{self._vhost}/{quote(f'{run}.{queue}', safe='')}")
+
+    def _get(self, path: str) -> Any:
+        return json.loads(self._call("GET", path) or b"null")
+
+    def _call(self, method: str, path: str) -> bytes:
+        request = urllib.request.Request(
+            self._base + path, method=method, headers={"Authorization": self._authorization}
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            raise ManagementUnreachable(
+                f"{method} {path} at {self._base}: HTTP {error.code}",
+                hint="is the user tagged `monitoring` or `administrator`?",
+            ) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ManagementUnreachable(
+                f"{method} {path} at {mask_url(self._base)}: {error}",
+                hint="is the management plugin enabled? WARREN_MANAGEMENT_URL names another place",
+            ) from error
+
+
+def _row(queue: Mapping[str, Any], prefix: str) -> QueueRow:
+    stats = queue.get("message_stats") or {}
+
+    def rate(name: str) -> float:
+        return float((stats.get(f"{name}_details") or {}).get("rate") or 0.0)
+
+    return QueueRow(
+        name=str(queue["name"]).removeprefix(prefix),
+        num_ready=int(queue.get("messages_ready") or 0),
+        num_unacked=int(queue.get("messages_unacknowledged") or 0),
+        num_consumers=int(queue.get("consumers") or 0),
+        ready_bytes=int(queue.get("message_bytes_ready") or 0),
+        publish_rate=rate("publish"),
+        deliver_rate=rate("deliver_get"),
+    )

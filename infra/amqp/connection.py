@@ -1,0 +1,434 @@
+"""The broker, as the roles see it: coroutines on their own loop, one I/O thread behind.
+
+role's loop                    I/O thread
+publish  --- mailbox --->  publish connection   confirms, returns, resending
+get, ack --- mailbox --->  consume connection   epochs: an ack never crosses a reconnect
+control  --- mailbox --->  control connection   never waits behind data
+    <------- mailbox ----  deliveries, confirms
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+from infra.amqp.channel import Channel
+from infra.amqp.consumer import Consumer, Get
+from infra.amqp.control import Control
+from infra.amqp.declare import declare
+from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout, QueueMissing
+from infra.amqp.io_thread import IoThread
+from infra.amqp.link import Link, connection_parameters
+from infra.amqp.mailbox import Mailbox, Reply
+from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
+from infra.amqp.publisher import Publication, Publisher, too_large
+from infra.amqp.subscription import Subscription
+from infra.amqp.topology import QUEUES, ExchangeName, Version, full_name, parse_version
+from infra.amqp.url import address, parse_url
+from infra.amqp.wire import to_properties
+from infra.roles.errors import WarrenError
+
+logger = logging.getLogger(__name__)
+
+_WARN_AFTER_S = 10.0
+_QUEUE_NAMES = frozenset(queue.name for queue in QUEUES)
+_MISSING = object()
+
+
+class Broker:
+    """Three supervised connections to RabbitMQ that come back on their own.
+
+    Args:
+        url: `amqp://user:password@host:port/vhost`.
+        run: Name of the run: prefix of every exchange and queue.
+        app_id: `role/worker`, shown in RabbitMQ's own pages.
+        heartbeat_s: A silent connection is given up after about two of them.
+
+    Raises:
+        ConfigError: The URL is malformed.
+    """
+
+    def __init__(self, url: str, *, run: str, app_id: str, heartbeat_s: int = 20) -> None:
+        parse_url(url)
+        self.run = run
+        self.app_id = app_id
+        self._address = address(url)
+        self._error: WarrenError | None = None
+        self._boxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
+        self._io: IoThread | None = None
+        self._publisher = Publisher()
+        self._consumer = Consumer(run, self._give_back)
+        self._control = Control(run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal)
+        self._declaring = asyncio.Lock()
+
+        def link(name: str, set_up: Any, detach: Any) -> Link:
+            parameters = connection_parameters(
+                url, name=f"{run} {app_id} {name}", heartbeat_s=heartbeat_s
+            )
+            return Link(
+                name,
+                parameters,
+                address=self._address,
+                set_up=set_up,
+                on_down=detach,
+                on_fatal=self._fatal,
+                on_unblocked=self._publisher.pump,
+            )
+
+        self._publish = link("publish", self._set_up_publish, self._publisher.detach)
+        self._consume = link("consume", self._set_up_consume, self._consumer.detach)
+        self._sync = link("control", self._set_up_control, self._control.detach)
+        self._links = (self._publish, self._consume, self._sync)
+        self._publisher.link, self._consumer.link, self._control.link = self._links
+
+    # -- state
+
+    @property
+    def epoch(self) -> int:
+        """Number of consume connections so far; deliveries of an older one are the broker's."""
+        return self._consume.epoch
+
+    @property
+    def connected(self) -> bool:
+        """Whether all three connections are up."""
+        return all(link.up for link in self._links)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a memory or disk alarm of the broker makes publishing wait."""
+        return self._publish.blocked
+
+    @property
+    def reconnects(self) -> int:
+        """How often a connection was lost and made again."""
+        return sum(max(0, link.epoch - 1) for link in self._links)
+
+    @property
+    def version(self) -> Version:
+        """RabbitMQ's version; zeros before the first connection."""
+        return parse_version(_text(self._sync.server_properties.get("version", "")))
+
+    # -- life
+
+    async def start(self, timeout_s: float = 30.0) -> None:
+        """Connect and declare the topology. From here on broadcasts are kept for `control()`.
+
+        Raises:
+            BrokerUnreachable: Nobody answers at the address in time.
+            BrokerRefused: Wrong credentials, virtual host or permissions.
+            TopologyMismatch: A queue of the run exists with other arguments.
+        """
+        if self._io is not None:
+            raise BrokerClosed("a Broker is started once")
+        self._io = IoThread(f"amqp {self.app_id}", after_batch=self._after_batch)
+        for link in self._links:
+            self._io.spawn(link.run())
+        self._io.spawn(self._watch())
+        try:
+            async with asyncio.timeout(timeout_s):
+                for link in self._links:
+                    await self._io.call(link.wait_up())
+        except TimeoutError as error:
+            reason = next(link.last_error for link in self._links if not link.up)
+            await self.close(0.0)
+            raise BrokerUnreachable(
+                f"no broker answers at {self._address} within {timeout_s:.0f} s: {reason}",
+                hint="start it, or correct [broker] url or WARREN_BROKER_URL; with an empty url "
+                "Warren starts a private one",
+            ) from error
+        except WarrenError:
+            await self.close(0.0)
+            raise
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Wait for outstanding confirms, send outstanding acks, and disconnect."""
+        io, closed = self._io, BrokerClosed("the broker connection was closed")
+        if io is None or io.loop.is_closed():
+            return
+        await io.call(self._shut_down(timeout_s, closed))
+        await io.stop()
+        self._error = self._error or closed
+
+    async def _shut_down(self, timeout_s: float, closed: BrokerClosed) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._publisher.wait_idle()
+        self._consumer.flush()
+        self._fail_all(closed)
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    # -- publishing
+
+    async def publish(self, message: Outgoing, *, timeout_s: float | None = None) -> None:
+        """Publish and wait for the broker's confirm; across reconnects with the same id.
+
+        Raises:
+            MessageTooLarge: Checked before anything is sent.
+            BadMessage: The envelope cannot be sent.
+            Unroutable: No queue takes the routing key.
+            PublishTimeout: Not confirmed within `timeout_s`; it may still arrive.
+        """
+        reply = self._reply()
+        self._post(self._publisher.submit, self._publication(message, reply))
+        if timeout_s is None:
+            await reply
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await reply
+        except TimeoutError as error:
+            raise PublishTimeout(
+                f"{message.envelope.type} {message.envelope.message_id} was not confirmed within "
+                f"{timeout_s:g} s",
+                hint=f"the broker at {self._address} is away or has an alarm",
+            ) from error
+
+    async def emit(self, message: Outgoing) -> None:
+        """Publish without confirm, to `events`: dropped when disconnected or blocked.
+
+        Raises:
+            MessageTooLarge: Checked before anything is sent.
+            BadMessage: The envelope cannot be sent.
+        """
+        publication = self._publication(message, self._reply(), persistent=False)
+        self._post(self._publisher.emit, publication)
+
+    def _publication(
+        self, message: Outgoing, reply: Reply, *, persistent: bool = True
+    ) -> Publication:
+        if len(message.body) > MAX_BODY_BYTES:
+            raise too_large(len(message.body), MAX_BODY_BYTES)
+        exchange, key = message.exchange, message.routing_key
+        if not exchange:
+            key = full_name(self.run, key)
+        else:
+            exchange = full_name(self.run, exchange)
+        properties = to_properties(message.envelope, persistent=persistent)
+        return Publication(exchange, key, properties, message.body, reply)
+
+    # -- receiving
+
+    async def get(self, queue: str) -> Delivery | None:
+        """Take one message, or None when the queue is empty. Waits through a reconnect."""
+        self._check(queue)
+        reply = self._reply()
+        self._post(self._consumer.get, Get(queue, reply))
+        try:
+            delivery: Delivery | None = await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled() and reply.exception() is None:
+                taken = reply.result()
+                if taken is not None:
+                    self._give_back(taken)
+            raise
+        return delivery
+
+    def subscribe(
+        self, queue: str, *, prefetch: int, offset: str | int | None = None
+    ) -> Subscription:
+        """Receive from a queue until `close()`, at most `prefetch` unacknowledged at a time.
+
+        Args:
+            offset: Where to begin in a stream: `first` (default), `last`, `next` or a number.
+        """
+        self._check(queue)
+        subscription = Subscription(
+            queue,
+            mailbox=self._box(),
+            prefetch=prefetch,
+            offset=offset,
+            on_close=lambda closed, rest: self._tell(self._consumer.unsubscribe, closed, rest),
+        )
+        self._spawn(self._consumer.subscribe, subscription)
+        return subscription
+
+    def control(self) -> Subscription:
+        """Hear `sync`, from `start()` on, over the control connection. No ack needed."""
+        return self._listen(ExchangeName.SYNC)
+
+    def events(self) -> Subscription:
+        """Hear `events` from now on; the oldest are dropped when we are slow. No ack needed."""
+        return self._listen(ExchangeName.EVENTS)
+
+    def rebuild_control(self) -> None:
+        """Make the control connection anew: for who has heard nothing for too long."""
+        self._post(self._sync.drop, "nothing heard for too long")
+
+    def _listen(self, exchange: ExchangeName) -> Subscription:
+        subscription = Subscription(
+            exchange.value,
+            mailbox=self._box(),
+            on_close=lambda closed, _rest: self._tell(self._control.unsubscribe, exchange, closed),
+        )
+        self._spawn(self._control.subscribe, exchange, subscription)
+        return subscription
+
+    def ack(self, delivery: Delivery) -> bool:
+        """Acknowledge. False, and nothing is sent, when the delivery is no longer ours: its
+        connection is gone and the broker gives it out again, or it was acknowledged before."""
+        if delivery.tag == 0:
+            return True
+        lease = delivery.lease
+        if not lease.alive or lease.outstanding.pop(delivery.tag, _MISSING) is _MISSING:
+            return False
+        self._post(self._consumer.ack, delivery)
+        return True
+
+    def held(self, delivery: Delivery) -> bool:
+        """Whether the delivery is ours: not acknowledged, its connection alive."""
+        return delivery.lease.alive and delivery.tag in delivery.lease.outstanding
+
+    # -- questions
+
+    async def exclusive(self, name: str) -> None:
+        """Hold an exclusive queue: the fence of the only trainer. Taken again after a reconnect;
+        if another connection has it by then, every operation of this broker raises.
+
+        Raises:
+            ResourceLocked: Another connection holds it.
+        """
+        await self._thread.call(self._control.claim(name))
+
+    def holds(self, name: str) -> bool:
+        """Whether the exclusive queue is ours at this moment: not while disconnected."""
+        return self._control.holds(name)
+
+    async def depth(self, queue: str) -> tuple[int, int]:
+        """Ready messages and consumers of a queue, exact. (Of a stream, the broker counts none.)
+
+        Raises:
+            QueueMissing: No such queue.
+        """
+        name = full_name(self.run, queue)
+
+        async def count(channel: Channel) -> tuple[int, int]:
+            answer = await channel.request(
+                lambda callback: channel.raw.queue_declare(name, passive=True, callback=callback)
+            )
+            return int(answer.method.message_count), int(answer.method.consumer_count)
+
+        return await self._thread.call(self._control.ask(count, queue=queue))
+
+    async def purge(self, queue: str) -> int:
+        """Delete the ready messages of a queue; returns their number.
+
+        Raises:
+            QueueMissing: No such queue.
+        """
+        name = full_name(self.run, queue)
+
+        async def purge(channel: Channel) -> int:
+            answer = await channel.request(
+                lambda callback: channel.raw.queue_purge(name, callback=callback)
+            )
+            return int(answer.method.message_count)
+
+        return await self._thread.call(self._control.ask(purge, queue=queue))
+
+    # -- inside
+
+    @property
+    def _thread(self) -> IoThread:
+        if self._error is not None:
+            raise self._error
+        if self._io is None:
+            raise BrokerClosed("the Broker was not started")
+        return self._io
+
+    def _post(self, call: Any, *args: Any) -> None:
+        self._thread.mailbox.post(call, *args)
+
+    def _tell(self, call: Any, *args: Any) -> None:
+        """Like `_post`, for what is pointless without a connection."""
+        if self._io is not None and self._error is None:
+            self._io.mailbox.post(call, *args)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        self._tell(self._consumer.give_back, delivery)
+
+    def _spawn(self, call: Any, *args: Any) -> None:
+        self._thread.spawn(call(*args))
+
+    def _box(self) -> Mailbox:
+        loop = asyncio.get_running_loop()
+        box = self._boxes.get(loop)
+        if box is None:
+            box = self._boxes[loop] = Mailbox(loop)
+        return box
+
+    def _reply(self) -> Reply:
+        return Reply(self._box())
+
+    @staticmethod
+    def _check(queue: str) -> None:
+        if queue not in _QUEUE_NAMES:
+            raise QueueMissing(
+                f"no queue {queue!r} in the topology", hint=f"one of {', '.join(_QUEUE_NAMES)}"
+            )
+
+    def _after_batch(self) -> None:
+        self._consumer.flush()
+        self._publisher.pump()
+
+    def _fatal(self, error: WarrenError) -> None:
+        logger.error("giving up on the broker: %s", error)
+        self._error = error
+        for link in self._links:
+            link.fail(error)
+        self._fail_all(error)
+
+    def _fail_all(self, error: BaseException) -> None:
+        self._publisher.fail_all(error)
+        self._consumer.fail_all(error)
+        self._control.fail_all(error)
+
+    async def _declare(self, connection: Any, epoch: int) -> None:
+        async with self._declaring:
+            channel = await Channel.open(connection, epoch=epoch)
+            await declare(channel, self.run)
+            channel.close()
+
+    async def _set_up_publish(self, connection: Any, epoch: int) -> None:
+        await self._declare(connection, epoch)
+        broken = self._publish_broken
+        confirmed = await Channel.open(connection, epoch=epoch, on_broken=broken)
+        events = await Channel.open(connection, epoch=epoch, on_broken=broken)
+        await self._publisher.attach(confirmed, events)
+        self._publisher.pump()
+
+    def _publish_broken(self, reason: BaseException) -> None:
+        self._publisher.broken(reason)
+        self._publish.drop(f"the broker closed a channel: {reason}")
+
+    async def _set_up_consume(self, connection: Any, epoch: int) -> None:
+        await self._declare(connection, epoch)
+        version = parse_version(_text((connection.server_properties or {}).get("version", "")))
+        await self._consumer.attach(connection, epoch, version)
+
+    async def _set_up_control(self, connection: Any, epoch: int) -> None:
+        await self._declare(connection, epoch)
+        await self._control.attach(connection, epoch)
+
+    async def _watch(self) -> None:
+        """Nothing waits in silence: name the broker while it is away."""
+        warned_at = 0.0
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            down = [link for link in self._links if not link.up]
+            if not down or now - warned_at < _WARN_AFTER_S:
+                continue
+            waited = now - min(link.down_since for link in down)
+            if waited >= _WARN_AFTER_S:
+                warned_at = now
+                logger.warning(
+                    "waiting for the broker at %s · %.0f s · %s",
+                    self._address,
+                    waited,
+                    down[0].last_error,
+                )
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,247 @@
+"""Receiving: single gets, subscriptions, acknowledgements. I/O thread only."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pika import spec
+
+from infra.amqp.channel import Channel
+from infra.amqp.faults import PIKA_ERRORS
+from infra.amqp.link import Link
+from infra.amqp.mailbox import Reply
+from infra.amqp.message import Delivery, Lease
+from infra.amqp.subscription import Subscription
+from infra.amqp.topology import Version, consumer_arguments, full_name
+from infra.amqp.wire import to_delivery
+
+NUM_GET_CHANNELS = 2
+"""A channel has one get under way at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Get:
+    """A single get that waits for its answer."""
+
+    queue: str
+    reply: Reply
+
+
+class Consumer:
+    """The consume link's work.
+
+    Args:
+        give_back: Calls `give_back()` in the I/O thread, from any other.
+    """
+
+    def __init__(self, run: str, give_back: Callable[[Delivery], None]) -> None:
+        self.link: Link | None = None
+        self._run = run
+        self._give_back = give_back
+        self._version: Version = (0, 0, 0)
+        self._channels: dict[Lease, Channel] = {}
+        self._idle: list[Channel] = []
+        self._active: dict[Channel, Get] = {}
+        self._gets: deque[Get] = deque()
+        self._acks: dict[Lease, list[int]] = {}
+        self._subscriptions: dict[Subscription, Channel | None] = {}
+        self._error: BaseException | None = None
+
+    async def attach(self, connection: Any, epoch: int, version: Version) -> None:
+        """Open channels on a fresh connection and consume again."""
+        self._version = version
+        for _ in range(NUM_GET_CHANNELS):
+            channel = await self._open(connection, epoch)
+            channel.raw.add_callback(
+                lambda _frame, channel=channel: self._got(channel, None),
+                [spec.Basic.GetEmpty],
+                one_shot=False,
+            )
+            self._idle.append(channel)
+        while idle := next((s for s, channel in self._subscriptions.items() if not channel), None):
+            await self._consume(connection, epoch, idle)
+        self._next_gets()
+
+    def detach(self) -> None:
+        """The link is lost: every delivery of it is the broker's again."""
+        for lease in self._channels:
+            lease.alive = False
+        self._gets.extendleft(reversed(self._active.values()))
+        for subscription in self._subscriptions:
+            self._subscriptions[subscription] = None
+        for container in (self._channels, self._idle, self._active, self._acks):
+            container.clear()
+
+    def fail_all(self, error: BaseException) -> None:
+        """Nothing can be received any more."""
+        self._error = error
+        for get in (*self._active.values(), *self._gets):
+            get.reply.fail(error)
+        self._active.clear()
+        self._gets.clear()
+        for subscription in self._subscriptions:
+            subscription.mailbox.post(subscription.fail, error)
+
+    # -- single gets
+
+    def get(self, get: Get) -> None:
+        """Take a get; it is answered when the link is up."""
+        if self._error is not None:
+            get.reply.fail(self._error)
+            return
+        self._gets.append(get)
+        self._next_gets()
+
+    def _next_gets(self) -> None:
+        while self._gets and self._idle:
+            get = self._gets.popleft()
+            if get.reply.done():
+                continue
+            channel = self._idle.pop()
+
+            def received(
+                _raw: Any, method: Any, properties: Any, body: bytes, channel: Channel = channel
+            ) -> None:
+                self._got(channel, (method, properties, body))
+
+            try:
+                channel.raw.basic_get(full_name(self._run, get.queue), received)
+            except PIKA_ERRORS:
+                self._gets.appendleft(get)
+                return
+            self._active[channel] = get
+
+    def _got(self, channel: Channel, message: tuple[Any, Any, bytes] | None) -> None:
+        get = self._active.pop(channel, None)
+        if not channel.lease.alive:
+            return
+        self._idle.append(channel)
+        if get is not None:
+            if message is None:
+                get.reply.succeed(None)
+            else:
+                delivery = self._take(get.queue, channel.lease, *message)
+                get.reply.mailbox.post(self._hand_over, get.reply, delivery)
+        self._next_gets()
+
+    def _hand_over(self, reply: Reply, delivery: Delivery) -> None:
+        """In the caller's loop: if it stopped waiting, the message goes back."""
+        if reply.done():
+            self._give_back(delivery)
+        else:
+            reply.set_result(delivery)
+
+    # -- acknowledgements
+
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge at the next `flush()`."""
+        self._acks.setdefault(delivery.lease, []).append(delivery.tag)
+
+    def flush(self) -> None:
+        """Send the acknowledgements, in one where nothing older is outstanding."""
+        if not self._acks:
+            return
+        for lease, tags in self._acks.items():
+            channel = self._channels.get(lease)
+            if channel is not None and lease.alive:
+                try:
+                    _send_acks(channel.raw, lease, tags)
+                except PIKA_ERRORS:
+                    lease.alive = False
+        self._acks.clear()
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Return a delivery that nobody took to its queue."""
+        lease = delivery.lease
+        channel = self._channels.get(lease)
+        if channel is None or not lease.alive or delivery.tag not in lease.outstanding:
+            return
+        del lease.outstanding[delivery.tag]
+        try:
+            channel.raw.basic_nack(delivery.tag, requeue=True)
+        except PIKA_ERRORS:
+            lease.alive = False
+
+    # -- subscriptions
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Consume for a subscription, now and after each reconnect."""
+        if self._error is not None:
+            subscription.mailbox.post(subscription.fail, self._error)
+            return
+        self._subscriptions[subscription] = None
+        link = self.link
+        if link is None or not link.up:
+            return
+        try:
+            await self._consume(link.connection, link.epoch, subscription)
+        except PIKA_ERRORS as error:
+            link.drop(f"cannot consume from {subscription.queue}: {error}")
+
+    def unsubscribe(self, subscription: Subscription, rest: list[Delivery]) -> None:
+        """Cancel the consumer and return what it received but nobody saw."""
+        channel = self._subscriptions.pop(subscription, None)
+        if channel is not None and channel.lease.alive:
+            for tag in channel.raw.consumer_tags:
+                channel.raw.basic_cancel(tag)
+        for delivery in rest:
+            self.give_back(delivery)
+
+    async def _consume(self, connection: Any, epoch: int, subscription: Subscription) -> None:
+        channel = await self._open(connection, epoch)
+        queue, lease = subscription.queue, channel.lease
+        await channel.request(
+            lambda callback: channel.raw.basic_qos(
+                prefetch_count=subscription.prefetch, callback=callback
+            )
+        )
+        if subscription not in self._subscriptions:
+            return
+
+        def received(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
+            delivery = self._take(queue, lease, method, properties, body)
+            if delivery.stream_offset is not None:
+                subscription.offset = delivery.stream_offset + 1
+            subscription.mailbox.post(subscription.push, delivery)
+
+        channel.raw.add_on_cancel_callback(lambda _frame: self._cancelled(queue))
+        arguments = consumer_arguments(queue, version=self._version, offset=subscription.offset)
+        self._subscriptions[subscription] = channel
+        await channel.request(
+            lambda callback: channel.raw.basic_consume(
+                full_name(self._run, queue), received, arguments=arguments, callback=callback
+            )
+        )
+        subscription.mailbox.post(subscription.bound)
+
+    def _cancelled(self, queue: str) -> None:
+        if self.link is not None:
+            self.link.drop(f"the broker cancelled the consumer of {queue}")
+
+    async def _open(self, connection: Any, epoch: int) -> Channel:
+        channel = await Channel.open(connection, epoch=epoch, on_broken=self._broken)
+        self._channels[channel.lease] = channel
+        return channel
+
+    def _broken(self, reason: BaseException) -> None:
+        if self.link is not None:
+            self.link.drop(f"the broker closed a channel: {reason}")
+
+    def _take(
+        self, queue: str, lease: Lease, method: Any, properties: Any, body: bytes
+    ) -> Delivery:
+        lease.outstanding[method.delivery_tag] = None
+        return to_delivery(queue, method, properties, body, lease=lease, needs_ack=True)
+
+
+def _send_acks(raw: Any, lease: Lease, tags: list[int]) -> None:
+    """One `multiple` ack for the run of tags before the oldest outstanding one, the rest singly."""
+    tags.sort()
+    oldest = next(iter(tuple(lease.outstanding)), None)
+    together = [tag for tag in tags if oldest is None or tag < oldest]
+    if together and together[-1] > lease.settled:
+        lease.settled = together[-1]
+        raw.basic_ack(lease.settled, multiple=True)
+    for tag in tags[len(together) :]:
+        raw.basic_ack(tag)

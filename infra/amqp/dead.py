@@ -1,0 +1,60 @@
+"""Giving a message up: the reason is confirmed at `dead` before the message is acknowledged."""
+
+import base64
+from typing import Protocol
+
+from infra.amqp.codec import CHECKSUM, encode
+from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
+from infra.amqp.topology import ExchangeName
+from schemas.work import Failure, OriginalMessage
+
+_MAX_ORIGINAL_BYTES = MAX_BODY_BYTES // 2  # base64 and JSON around it still fit
+
+
+class Publishes(Protocol):
+    """The part of `Broker` that giving up needs."""
+
+    app_id: str
+
+    async def publish(self, message: Outgoing, *, timeout_s: float | None = None) -> None: ...
+
+    def ack(self, delivery: Delivery) -> bool: ...
+
+
+def original_message(delivery: Delivery) -> OriginalMessage:
+    """The message as it came, for people and for `dead requeue`; cut when it is huge."""
+    body = delivery.body[:_MAX_ORIGINAL_BYTES]
+    return OriginalMessage(
+        queue=delivery.queue,
+        type=delivery.envelope.type,
+        message_id=delivery.envelope.message_id,
+        headers=dict(delivery.envelope.headers),
+        truncated=len(body) < len(delivery.body),
+        body=base64.b64encode(body).decode("ascii"),
+    )
+
+
+async def give_up(broker: Publishes, delivery: Delivery, failure: Failure) -> None:
+    """Publish `failure` to `dead`, wait for the confirm, then acknowledge `delivery`.
+
+    The failure keeps the original's headers, and its own message id is derived from the
+    original's, so that giving up twice is one failure. `failure.original` is filled when missing.
+    """
+    envelope = delivery.envelope
+    if failure.original is None:
+        failure = failure.model_copy(update={"original": original_message(delivery)})
+    message_id = f"{envelope.message_id}.dead" if envelope.message_id else None
+    ours, body = encode(
+        failure,
+        app_id=broker.app_id,
+        correlation_id=envelope.correlation_id,
+        headers={
+            key: value
+            for key, value in envelope.headers.items()
+            if key != CHECKSUM and not key.startswith("x-")
+        },
+        message_id=message_id,
+    )
+    outgoing = Outgoing(exchange=ExchangeName.DEAD, routing_key="", envelope=ours, body=body)
+    await broker.publish(outgoing)
+    broker.ack(delivery)

@@ -1,0 +1,197 @@
+"""A private RabbitMQ node as a child process: own ports, own data, gone when we are gone."""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import TextIO
+
+from infra.amqp.admin import Management
+from infra.amqp.broker_config import plugins_config, server_config, server_environment
+from infra.amqp.broker_container import Container
+from infra.amqp.broker_install import Install, find_install, not_installed
+from infra.amqp.child import Child
+from infra.amqp.errors import LocalBrokerFailed, ManagementUnreachable
+from infra.amqp.ports import Ports, find_ports
+from infra.amqp.url import make_url, management_url
+
+logger = logging.getLogger(__name__)
+
+_START_ATTEMPTS = 4
+_STOP_TIMEOUT_S = 20.0
+_PORT_TAKEN = ("eaddrinuse", "already in use", "already bound")
+
+
+class LocalBroker:
+    """A RabbitMQ node of our own. Blocking: call it from a thread when a loop is running.
+
+    The node and its port mapper are our children and end with us, whatever ends us. Its data
+    stays in the folder: the next start finds it again.
+
+    Args:
+        folder: Data, logs and credentials (mode 0700).
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).absolute()
+        self.ports: Ports | None = None
+        self._install: Install | None = None
+        self._node: Child | Container | None = None
+        self._epmd: Child | None = None
+        self._lock: TextIO | None = None
+        self._url = ""
+
+    @property
+    def url(self) -> str:
+        """AMQP URL with the password; empty before the first start."""
+        return self._url
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the node and its port mapper, as far as they run."""
+        return tuple(c.pid for c in (self._node, self._epmd) if c is not None and c.running)
+
+    @property
+    def running(self) -> bool:
+        """Whether the node's process lives."""
+        return self._node is not None and self._node.running
+
+    def start(self, timeout_s: float = 60.0) -> str:
+        """Start the node and wait until it serves AMQP and HTTP.
+
+        Returns:
+            The AMQP URL, with the password.
+
+        Raises:
+            BrokerNotInstalled: There is no RabbitMQ, and none could be fetched.
+            LocalBrokerFailed: It did not come up in time, or another process uses the folder.
+        """
+        if self.running:
+            return self._url
+        self._take_folder()
+        try:
+            self._install = self._install or find_install()
+            if self._install is None and not Container.available():
+                raise not_installed()
+            deadline = time.monotonic() + timeout_s
+            for _ in range(_START_ATTEMPTS):
+                self._launch(self.ports or find_ports())
+                if self._wait_ready(deadline):
+                    return self._url
+                logger.info("a port of the private broker was taken; trying others")
+                self.kill()
+                self.ports = None
+            raise LocalBrokerFailed(f"no free ports in {_START_ATTEMPTS} attempts")
+        except BaseException:
+            self.kill()
+            self._release_folder()
+            raise
+
+    def stop(self) -> None:
+        """Stop the node cleanly, then its port mapper."""
+        if self._node is not None:
+            self._node.stop(_STOP_TIMEOUT_S)
+        if self._epmd is not None:
+            self._epmd.stop(2.0)
+        self._node = self._epmd = None
+        self._release_folder()
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would; `restart()` brings the node back on its data."""
+        for child in (self._node, self._epmd):
+            if child is not None:
+                child.kill()
+        self._node = self._epmd = None
+
+    def restart(self, timeout_s: float = 60.0) -> str:
+        """Stop if running, then start again on the same data and ports."""
+        if self.running:
+            self.stop()
+        return self.start(timeout_s)
+
+    def _take_folder(self) -> None:
+        if self._lock is not None:
+            return
+        for name in (".", "home", "mnesia", "log", "schema"):
+            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = (self.folder / "lock").open("w")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.close()
+            raise LocalBrokerFailed(
+                f"another process runs a broker in {self.folder}",
+                hint="choose another run name, or stop the other run first",
+            ) from error
+        self._lock = handle
+
+    def _release_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _launch(self, ports: Ports) -> None:
+        user, password = self._credentials()
+        self.ports = ports
+        self._url = make_url(user=user, password=password, host="127.0.0.1", port=ports.amqp)
+        if self._install is None:
+            self._node = Container(self.folder, ports, user=user, password=password)
+            return
+        _write(self.folder / "rabbitmq.conf", server_config(ports, user=user, password=password))
+        _write(self.folder / "enabled_plugins", plugins_config())
+        environment = server_environment(self.folder, self._install, ports)
+        log = self.folder / "log" / "console.log"
+        log.unlink(missing_ok=True)
+        mapper = [str(self._install.epmd), "-port", str(ports.epmd), "-address", "127.0.0.1"]
+        self._epmd = Child(mapper, env=environment, log=log)
+        self._node = Child([str(self._install.server)], env=environment, log=log)
+
+    def _wait_ready(self, deadline: float) -> bool:
+        """True when the node serves; False when one of its ports was taken."""
+        management = Management(management_url(self._url), timeout_s=2.0)
+        while time.monotonic() < deadline:
+            assert self._node is not None
+            if not self._node.running or (self._epmd is not None and not self._epmd.running):
+                if any(sign in self._console().lower() for sign in _PORT_TAKEN):
+                    return False
+                raise LocalBrokerFailed(
+                    f"the private broker ended while starting: {self._console()[-800:].strip()}",
+                    hint=f"its logs are in {self.folder / 'log'}",
+                )
+            try:
+                if management.listens(self.ports.amqp if self.ports else 0):
+                    return True
+            except ManagementUnreachable:
+                pass
+            time.sleep(0.1)
+        raise LocalBrokerFailed(
+            "the private broker did not come up in time",
+            hint=f"its logs are in {self.folder / 'log'}; is the machine overloaded?",
+        )
+
+    def _console(self) -> str:
+        texts = [
+            path.read_text(encoding="utf-8", errors="replace")[-20_000:]
+            for path in sorted((self.folder / "log").glob("*.log"))
+        ]
+        return "\n".join(texts)
+
+    def _credentials(self) -> tuple[str, str]:
+        """User and password of this folder's node, drawn at its first start."""
+        path = self.folder / "credentials.json"
+        if not path.exists():
+            _write(path, json.dumps({"user": "warren", "password": secrets.token_urlsafe(24)}))
+            _write(self.folder / "home" / ".erlang.cookie", secrets.token_hex(24), mode=0o400)
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return str(stored["user"]), str(stored["password"])
+
+
+def _write(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file that nobody else may read, not even for a moment."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+        handle.write(text)

@@ -1,0 +1,67 @@
+"""Batched hops between threads: many operations, one wake-up."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class Mailbox:
+    """Runs calls in the thread of an event loop, in order, many per wake-up.
+
+    Args:
+        loop: Where the calls run.
+        after: Runs in the loop after each batch.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, after: Callable[[], None] | None = None
+    ) -> None:
+        self.loop = loop
+        self._after = after
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._woken = False
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Queue `call(*args)`, from any thread. Dropped when the loop is closed."""
+        self._calls.append((call, args))
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._woken = False  # before reading: whoever posts from now on wakes us again
+        calls = self._calls
+        for _ in range(len(calls)):
+            call, args = calls.popleft()
+            call(*args)
+        if self._after is not None:
+            self._after()
+
+
+class Reply(asyncio.Future[Any]):
+    """A future of the caller's loop that the I/O thread settles through the caller's mailbox."""
+
+    __slots__ = ("mailbox",)
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        super().__init__(loop=mailbox.loop)
+        self.mailbox = mailbox
+
+    def succeed(self, value: Any = None) -> None:
+        """Settle with a value, from the I/O thread."""
+        self.mailbox.post(self._succeed, value)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle with an error, from the I/O thread."""
+        self.mailbox.post(self._fail, error)
+
+    def _succeed(self, value: Any) -> None:
+        if not self.done():
+            self.set_result(value)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.done():
+            self.set_exception(error)
