@@ -1,0 +1,19 @@
+"""What goes wrong between a trainer's weights and an engine."""
+
+from infra.roles.errors import ConfigError, WarrenError
+
+
+class StoreFailed(WarrenError):
+    """The weight store did not take or give what it should: disk full, folder gone, no right."""
+
+
+class StoreUnusable(ConfigError):
+    """The weight store's folder cannot be used at all."""
+
+
+class VersionExists(WarrenError):
+    """This policy version already has a manifest; manifests are never replaced."""
+
+
+class WeightsCorrupt(WarrenError):
+    """A version is missing, damaged, or not what its manifest says."""
