@@ -78,7 +78,7 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
 
         return up(config, entry=entry, resume=options.resume, purge=options.purge)
     if command == "broker":
-        from infra.roles.broker_role import run_broker
+        from infra.roles.private_broker import run_broker
 
         return run_broker(config)
     extra = {"resume": options.resume, "purge": options.purge} if command == "trainer" else {}

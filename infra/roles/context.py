@@ -38,8 +38,6 @@ class RoleContext:
     """SIGTERM, the first SIGINT, a stop command, or the end of the run."""
     run_state: RunState | None = None
     """Newest heard of our run."""
-    run_state_at: float | None = None
-    """Loop time of the last one heard."""
     newest_weights: WeightsPublished | None = None
     """Newest heard or read of our run."""
     describe: Callable[[], Mapping[str, Any]] | None = None
@@ -138,7 +136,6 @@ class RoleContext:
             return
         if not self._ours(state.run_id):
             return
-        self.run_state_at = asyncio.get_running_loop().time()
         self.word.set()
         newest = self.run_state
         if newest is not None and _order(state) < _order(newest):

@@ -1,7 +1,6 @@
 """The control loop: what comes over `sync`, and what to do when nothing comes."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,38 +17,18 @@ logger = logging.getLogger(__name__)
 
 RUN_STATE_PERIOD_S = 10.0
 SILENCE_S = 3 * RUN_STATE_PERIOD_S
-_GLANCE_S = 1.0
 
 
 async def listen(context: RoleContext) -> None:
-    """Give every control message to the context, until cancelled.
-
-    When nothing was heard for three periods the subscription is made anew and the weight store
-    is read: the broadcast may have been missed.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        subscription = context.broker.control()
+    """Give every control message to the context, until cancelled."""
+    subscription = context.broker.control()
+    try:
         await subscription.ready()
         context.bound.set()
-        heard_at = loop.time()
-        messages = aiter(subscription)
-        following = asyncio.ensure_future(anext(messages))
-        try:
-            while loop.time() - heard_at < SILENCE_S:
-                done, _ = await asyncio.wait([following], timeout=_GLANCE_S)
-                if done:
-                    if isinstance(following.exception(), StopAsyncIteration):
-                        return
-                    hear(context, following.result())
-                    heard_at = loop.time()
-                    following = asyncio.ensure_future(anext(messages))
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await following
-            await subscription.close()
-        await _read_store(context)
+        async for delivery in subscription:
+            hear(context, delivery)
+    finally:
+        await subscription.close()
 
 
 def hear(context: RoleContext, delivery: "Delivery") -> None:
@@ -76,27 +55,35 @@ def hear(context: RoleContext, delivery: "Delivery") -> None:
 
 
 async def watch_silence(context: RoleContext) -> None:
-    """Say so while the trainer has not been heard for three periods."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
+    """What to do when the trainer has not been heard for three periods.
 
-    def silent_for() -> float:
-        return loop.time() - (context.run_state_at or started)
-
+    The silence is named until it ends. Every three periods the control connection is made anew
+    and the weight store is read: a broadcast may have been missed.
+    """
     while True:
-        await asyncio.sleep(_GLANCE_S)
-        if silent_for() < SILENCE_S or context.known_run_id is None:
-            continue
-        logger.warning("no word from the trainer for %.0f s", silent_for())
         context.word.clear()
+        if await _heard(context) or context.known_run_id is None:
+            continue
+        logger.warning("no word from the trainer for %.0f s", SILENCE_S)
         async with context.waits("word from the trainer"):
-            await context.word.wait()
+            silent = True
+            while silent:
+                context.broker.rebuild_control()
+                await _read_store(context)
+                silent = not await _heard(context)
         logger.info("the trainer is heard again")
 
 
+async def _heard(context: RoleContext) -> bool:
+    """Whether a `RunState` comes within three periods."""
+    try:
+        await asyncio.wait_for(context.word.wait(), timeout=SILENCE_S)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def _read_store(context: RoleContext) -> None:
-    if context.known_run_id is None:
-        return
     manifest = await newest_manifest(context.folder, context.config)
     if manifest is not None and manifest.run_id == context.known_run_id:
         context.hear_weights(manifest)

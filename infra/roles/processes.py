@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -19,20 +19,26 @@ def parent_of(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def descendants(root: int) -> list[int]:
-    """Children, their children and so on; those that ended meanwhile are missing."""
+def process_tree() -> dict[int, list[int]]:
+    """Parent -> children, of every process that can be seen now."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             parent = parent_of(int(entry.name))
             if parent is not None:
                 children.setdefault(parent, []).append(int(entry.name))
+    return children
+
+
+def descendants(root: int, tree: Mapping[int, list[int]] | None = None) -> list[int]:
+    """Children, their children and so on; those that ended meanwhile are missing."""
+    tree = process_tree() if tree is None else tree
     found: list[int] = []
     queue = [root]
     while queue:
-        for child in children.get(queue.pop(), []):
-            found.append(child)
-            queue.append(child)
+        children = tree.get(queue.pop(), [])
+        found += children
+        queue += children
     return found
 
 

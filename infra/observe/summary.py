@@ -1,0 +1,128 @@
+"""What a run came to, computed from its folder alone."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.roles.run_folder import write_atomically
+from infra.runs.folder import RunFolder
+from infra.runs.journal_reader import JournalReader
+from infra.runs.metrics import read_metrics
+from schemas.journal import Batch
+
+LEDGER = ("issued", "trained", "filtered", "stale", "dead", "open", "balanced")
+
+
+def write_summary(folder: RunFolder) -> dict[str, Any]:
+    """Compute `summary.json` and write it.
+
+    Raises:
+        OSError: The folder cannot be read or written.
+        ValueError: A line of it is not what it should be.
+    """
+    summary = summarise(folder)
+    write_atomically(folder.summary, json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def summarise(folder: RunFolder) -> dict[str, Any]:
+    """The numbers of `summary.json`. What the run did not measure is None.
+
+    Interruptions, carried and re-prefilled tokens are those of trained trajectories.
+    """
+    config = json.loads(folder.config.read_text(encoding="utf-8"))
+    steps = _newest(read_metrics(folder.metrics, "step"), "step")
+    evals = _newest(read_metrics(folder.metrics, "eval"), "version")
+    ends = list(read_metrics(folder.metrics, "end"))
+    resources = _resources(folder.root / "resources.jsonl")
+    versions = [int(line["version"]) for line in (*steps, *evals) if "version" in line]
+    staleness = [line["staleness/mean"] for line in steps if "staleness/mean" in line]
+    return {
+        "run": config["run"]["name"],
+        "steps": len(steps),
+        "reward_start": evals[0]["eval/reward"] if evals else None,
+        "reward_final": evals[-1]["eval/reward"] if evals else None,
+        "weight_versions": max(versions, default=0),
+        "interruptions": _total(steps, "rollout/interruptions"),
+        "snapshots_resumed": _total(steps, "rollout/resumed"),
+        "snapshots_resumed_elsewhere": _total(steps, "rollout/resumed_elsewhere"),
+        "tokens_carried": _total(steps, "rollout/tokens_carried"),
+        "tokens_reprefilled": _total(steps, "rollout/tokens_reprefilled"),
+        "staleness_mean": sum(staleness) / len(staleness) if staleness else None,
+        "staleness_max": max((line.get("staleness/max", 0) for line in steps), default=None),
+        "ledger": _ledger(ends[-1]) if ends else None,
+        "trained_twice": trained_twice(folder),
+        "wall_seconds": _wall_seconds(resources),
+        "peak_pss_bytes": max((line["pss_bytes"] for line in resources), default=None),
+        "engine": config["rollout"]["engine"],
+        "seed": config["run"]["seed"],
+    }
+
+
+def trained_twice(folder: RunFolder) -> int:
+    """Rollouts that the journal puts into the batches of two different steps."""
+    members: dict[int, tuple[str, ...]] = {}
+    for entry in JournalReader(folder.journal).records():
+        if isinstance(entry.record, Batch):
+            members[entry.record.step] = entry.record.members
+    counts = Counter(rollout_id for batch in members.values() for rollout_id in batch)
+    return sum(count > 1 for count in counts.values())
+
+
+def show_summary(summary: Mapping[str, Any]) -> str:
+    """As a table for the screen."""
+    rows: list[tuple[str, str]] = []
+    for key, value in summary.items():
+        if key == "ledger" and value is not None:
+            counts = " ".join(f"{name} {value[name]}" for name in LEDGER if name != "balanced")
+            rows.append((key, f"{counts} {'balanced' if value['balanced'] else 'NOT BALANCED'}"))
+        elif key == "peak_pss_bytes" and value is not None:
+            rows.append((key, f"{value} ({value / 2**30:.2f} GiB)"))
+        else:
+            rows.append((key, _shown(value)))
+    width = max(len(key) for key, _ in rows)
+    return "\n" + "".join(f"  {key:<{width}}  {value}\n" for key, value in rows) + "\n"
+
+
+def _newest(lines: Any, key: str) -> list[dict[str, Any]]:
+    """In order of `key`; a resumed run writes a line again, and the last one counts."""
+    by_key = {int(line[key]): line for line in lines}
+    return [by_key[number] for number in sorted(by_key)]
+
+
+def _total(steps: Sequence[Mapping[str, Any]], name: str) -> int:
+    return int(sum(line.get(name, 0) for line in steps))
+
+
+def _ledger(end: Mapping[str, Any]) -> dict[str, Any]:
+    nested = end.get("ledger")
+    counts = nested if isinstance(nested, dict) else end
+    found: dict[str, Any] = {
+        name: counts.get(name, counts.get(f"ledger/{name}", 0)) for name in LEDGER
+    }
+    return {name: bool(v) if name == "balanced" else int(v) for name, v in found.items()}
+
+
+def _resources(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _wall_seconds(resources: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all starts together: the clock of a resumed run begins again."""
+    total, last = 0.0, 0.0
+    for line in resources:
+        if line["elapsed_s"] < last:
+            total += last
+        last = line["elapsed_s"]
+    return round(total + last, 1) if resources else None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

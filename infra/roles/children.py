@@ -1,0 +1,101 @@
+"""Role processes that `up` starts: each in a group of its own, none outlives us."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def adopt_orphans() -> None:
+    """Become the parent of grandchildren whose parent ends, so that they can be found and ended."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    if _libc is None:
+        return None
+    prctl = _libc.prctl
+
+    def arm() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arm
+
+
+class RoleProcess:
+    """One role as a child process that writes to its own log.
+
+    Start it from the main thread: Linux ends it when the thread that forked it ends.
+    """
+
+    def __init__(self, role: str, name: str, argv: Sequence[str], *, log: Path) -> None:
+        self.role = role
+        self.name = name
+        self.log = log
+        self._argv = list(argv)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, env: Mapping[str, str]) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid()),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id, and id of its group."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        """SIGTERM: hand over and leave."""
+        if self.exit_code() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL for it and whatever is left of its group; waits until it is gone."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def last_lines(self, count: int = 12) -> list[str]:
+        """The end of its log."""
+        try:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+def exit_words(code: int) -> str:
+    """`exit code 3`, or `killed by SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,82 @@
+"""Beginning a run on disk: never in a folder that another run has filled."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from infra.roles.errors import ConfigError
+from infra.roles.settings import as_json_tree
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+
+
+def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = False) -> RunFolder:
+    """Make the run folder, write the resolved recipe, point `latest` to it.
+
+    Args:
+        config: The run.
+        resume: Go on in an existing folder.
+        purge: Remove an existing folder first.
+
+    Raises:
+        ConfigError: The folder exists (or does not, for `resume`), or cannot be written.
+    """
+    folder = RunFolder.of(config)
+    exists = folder.config.exists()
+    if purge and exists:
+        _refuse_if_in_use(folder)
+        shutil.rmtree(folder.root)
+    elif resume and not exists:
+        raise ConfigError(
+            f"nothing to resume: {folder.root} holds no run", hint="leave --resume out to begin it"
+        )
+    elif not resume and folder.root.is_dir() and any(folder.root.iterdir()):
+        raise ConfigError(
+            f"{folder.root} exists already",
+            hint="--resume goes on with it, --purge removes it, run.name=... begins another",
+        )
+    try:
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder.config, json.dumps(as_json_tree(config), indent=2) + "\n")
+        _point_latest(folder.root)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the run folder {folder.root}: {error.strerror or error}",
+            hint="choose another place with run.dir=...",
+        ) from error
+    return folder
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace a file's content in one step; readers see the old or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+
+
+def _point_latest(root: Path) -> None:
+    temporary = root.parent / f".latest.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(root.name)
+    temporary.replace(root.parent / "latest")
+
+
+def _refuse_if_in_use(folder: RunFolder) -> None:
+    import fcntl
+
+    lock = folder.broker / "lock"
+    if not lock.exists():
+        return
+    with lock.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"{folder.root} is in use: its broker runs", hint="stop that run first"
+            ) from None
