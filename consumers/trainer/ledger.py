@@ -1,0 +1,308 @@
+"""The ledger: what became of every credit. A pure function of the journal's records.
+
+    Issued --> open --> members report (Arrived), in journal order --> nobody pending
+                                                                          |
+        enough usable members, unequal rewards: ready -- Batch --> trained
+        usable but equal -------------------------- GroupsClosed --> filtered
+        staleness took the last needed one -------- GroupsClosed --> stale
+        too few ----------------------------------- GroupsClosed --> dead
+
+Records are facts and decisions; `due` says which decisions the facts ask for. It has no clock and
+does no I/O, so applying the journal again gives the same ledger.
+"""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from consumers.trainer.ends import End, Ends
+from consumers.trainer.group import Member, MemberState, OpenGroup
+from infra.roles.errors import BooksDoNotBalance, WarrenError
+from infra.runs.journal_reader import Position
+from schemas.config import RunConfig
+from schemas.headers import Purpose
+from schemas.journal import (
+    Arrived,
+    Batch,
+    Closed,
+    Confirmed,
+    GroupsClosed,
+    Issued,
+    JournalRecord,
+    Published,
+)
+
+
+class LedgerError(WarrenError):
+    """A record contradicts the ones before it."""
+
+
+class Report(StrEnum):
+    """What a member's report came to."""
+
+    COUNTED = "counted"
+    """The first terminal one of a pending member."""
+    LATE = "late"
+    """The member was decided before, or the failure is of an older attempt."""
+    UNKNOWN = "unknown"
+    """Never issued: refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The part of the recipe that decides how groups end."""
+
+    group_size: int
+    min_group_size: int
+    filter_zero_variance: bool
+    max_version_lag: int
+    on_stale: Literal["wait", "drop", "train"]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Rules":
+        """The rules of a recipe."""
+        algorithm = config.algorithm
+        return cls(
+            group_size=algorithm.group_size,
+            min_group_size=algorithm.min_group_size,
+            filter_zero_variance=algorithm.filter_zero_variance,
+            max_version_lag=algorithm.max_version_lag,
+            on_stale=algorithm.on_stale,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Counts of groups. They balance when every issued one is open or ended once."""
+
+    issued: int
+    open: int
+    trained: int
+    filtered: int
+    stale: int
+    dead: int
+    balanced: bool
+
+    def check(self, when: str) -> None:
+        """Pass if the books balance.
+
+        Raises:
+            BooksDoNotBalance: With the difference.
+        """
+        if self.balanced:
+            return
+        accounted = self.open + self.trained + self.filtered + self.stale + self.dead
+        raise BooksDoNotBalance(
+            f"the books do not balance {when}: {self.issued} groups issued, {accounted} accounted "
+            f"for ({self.issued - accounted:+d} missing): {asdict(self)}",
+            hint="keep the run folder: its journal shows the record that went wrong",
+        )
+
+
+class Ledger:
+    """Groups that are open, how the others ended, and the newest published version."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.groups: dict[int, OpenGroup] = {}
+        """Open ones, by number."""
+        self.ends = Ends()
+        self.num_issued = 0
+        """The next credit's number: the position in the dataset."""
+        self.num_late = 0
+        self.step = 0
+        """Steps decided (a `Batch` each)."""
+        self.version = -1
+        """Newest published; -1 before the first."""
+        self.published_step = 0
+        """Steps behind the newest published version."""
+
+    def apply(self, record: JournalRecord, where: Position | None = None) -> Report | None:
+        """Take the next record of the journal; tells what a report came to.
+
+        Raises:
+            LedgerError: The record contradicts the ones before it.
+        """
+        match record:
+            case Issued() if record.purpose is Purpose.TRAIN:
+                self._issue(record)
+            case Confirmed() if record.purpose is Purpose.TRAIN:
+                self._confirm(record)
+            case Arrived() if record.purpose is Purpose.TRAIN:
+                return self._report(record, where)
+            case Batch():
+                self._take(record)
+            case GroupsClosed():
+                for closed in record.closed:
+                    self._close(closed)
+            case Published():
+                self._publish(record)
+            case _:
+                pass
+        return None
+
+    def expects(self, group: int, index: int) -> Report:
+        """What a trajectory of this member would come to."""
+        if not 0 <= group < self.num_issued or not -1 <= index < self.rules.group_size:
+            return Report.UNKNOWN
+        found = self.groups.get(group)
+        if found is None:
+            return Report.LATE
+        members = found.members if index < 0 else [found.members[index]]
+        pending = any(member.state is MemberState.PENDING for member in members)
+        return Report.COUNTED if pending else Report.LATE
+
+    def due(self) -> tuple[Closed, ...]:
+        """Closings that the reports ask for: to be journaled and applied now."""
+        verdicts = (self._verdict(group) for group in self.groups.values() if _quiet(group))
+        return tuple(verdict for verdict in verdicts if verdict is not None)
+
+    def ready(self) -> list[OpenGroup]:
+        """Groups that can be trained, in the order in which batches take them."""
+        able = [g for g in self.groups.values() if _quiet(g) and self._verdict(g) is None]
+        return sorted(able, key=lambda group: (group.bound, group.number))
+
+    def unconfirmed(self) -> list[OpenGroup]:
+        """Groups whose newest credit the broker may not have."""
+        return [group for group in self.groups.values() if not group.confirmed]
+
+    def books(self) -> Books:
+        """Counts of groups, from three sources that are kept apart."""
+        counts = self.ends.counts
+        accounted = len(self.groups) + sum(counts.values())
+        split = all((self.ends.get(number) is None) for number in self.groups)
+        return Books(
+            issued=self.num_issued,
+            open=len(self.groups),
+            trained=counts[End.TRAINED],
+            filtered=counts[End.FILTERED],
+            stale=counts[End.STALE],
+            dead=counts[End.DEAD],
+            balanced=split and accounted == self.num_issued,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {
+            "num_issued": self.num_issued,
+            "num_late": self.num_late,
+            "step": self.step,
+            "version": self.version,
+            "published_step": self.published_step,
+            "ends": self.ends.to_json(),
+            "groups": [group.to_json() for group in self.groups.values()],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], rules: Rules) -> "Ledger":
+        """The inverse of `to_json`."""
+        ledger = cls(rules)
+        ledger.num_issued = data["num_issued"]
+        ledger.num_late = data["num_late"]
+        ledger.step = data["step"]
+        ledger.version = data["version"]
+        ledger.published_step = data["published_step"]
+        ledger.ends = Ends.from_json(data["ends"])
+        groups = [OpenGroup.from_json(group) for group in data["groups"]]
+        ledger.groups = {group.number: group for group in groups}
+        return ledger
+
+    def _issue(self, record: Issued) -> None:
+        for number in record.groups:
+            if record.attempt == 0:
+                self._issue_new(number, record)
+            else:
+                self._issue_again(number, record)
+
+    def _issue_new(self, number: int, record: Issued) -> None:
+        if number != self.num_issued:
+            raise LedgerError(f"credit {number} issued, the next is {self.num_issued}")
+        size = self.rules.group_size
+        members = [Member(attempt=0, min_version=record.min_version) for _ in range(size)]
+        self.groups[number] = OpenGroup(
+            number=number,
+            members=members,
+            min_version=record.min_version,
+            asked=tuple(range(size)),
+        )
+        self.num_issued += 1
+
+    def _issue_again(self, number: int, record: Issued) -> None:
+        group = self.groups.get(number)
+        if group is None or record.attempt != group.attempt + 1:
+            raise LedgerError(f"attempt {record.attempt} of group {number} does not follow")
+        group.attempt, group.asked, group.confirmed = record.attempt, record.indexes, False
+        for index in record.indexes:
+            group.members[index].attempt = record.attempt
+
+    def _confirm(self, record: Confirmed) -> None:
+        for number in record.groups:
+            group = self.groups.get(number)
+            if group is not None and group.attempt == record.attempt:
+                group.confirmed = True
+
+    def _report(self, record: Arrived, where: Position | None) -> Report:
+        expected = self.expects(record.group, record.index)
+        if expected is Report.COUNTED:
+            members = self.groups[record.group].members
+            chosen = members if record.index < 0 else [members[record.index]]
+            pending = [member for member in chosen if member.state is MemberState.PENDING]
+            if record.reward is None:
+                pending = [member for member in pending if member.attempt == record.attempt]
+            for member in pending:
+                self._decide(member, record, where)
+            expected = Report.COUNTED if pending else Report.LATE
+        if expected is Report.LATE:
+            self.num_late += 1
+        return expected
+
+    def _decide(self, member: Member, record: Arrived, where: Position | None) -> None:
+        if record.reward is None:
+            member.state, member.error = MemberState.DEAD, record.error
+            return
+        member.state = MemberState.USABLE
+        member.reward, member.oldest_version = record.reward, record.oldest_version
+        member.num_tokens, member.where = record.num_tokens, where
+        self._expire(member)
+
+    def _expire(self, member: Member) -> None:
+        if self.rules.on_stale != "drop" or member.state is not MemberState.USABLE:
+            return
+        oldest = member.oldest_version
+        if oldest is not None and self.version - oldest > self.rules.max_version_lag:
+            member.state = MemberState.STALE
+
+    def _take(self, record: Batch) -> None:
+        if record.step != self.step + 1:
+            raise LedgerError(f"batch of step {record.step} after step {self.step}")
+        able = {group.number for group in self.ready()}
+        wrong = [number for number in record.groups if number not in able]
+        if wrong or len(set(record.groups)) != len(record.groups):
+            raise LedgerError(f"step {record.step} takes groups {wrong} that are not ready")
+        for closed in record.closed:
+            self._close(closed)
+        self.step = record.step
+
+    def _close(self, closed: Closed) -> None:
+        group = self.groups.pop(closed.group, None)
+        if group is None:
+            raise LedgerError(f"group {closed.group} ends as {closed.end}, but is not open")
+        self.ends.set(closed.group, End(closed.end))
+
+    def _publish(self, record: Published) -> None:
+        if record.version <= self.version:
+            raise LedgerError(f"version {record.version} published after {self.version}")
+        self.version, self.published_step = record.version, record.step
+        for group in self.groups.values():
+            for member in group.members:
+                self._expire(member)
+
+    def _verdict(self, group: OpenGroup) -> Closed | None:
+        return group.verdict(
+            min_group_size=self.rules.min_group_size,
+            filter_zero_variance=self.rules.filter_zero_variance,
+        )
+
+
+def _quiet(group: OpenGroup) -> bool:
+    return all(member.state is not MemberState.PENDING for member in group.members)
