@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from consumers.rollout.agents.base import Agent
+from consumers.rollout.interactions.base import Interaction
 from infra.roles.errors import WarrenError
 from schemas.chat import ChatMessage, ToolCall
 from schemas.work import (
     AgentPhase,
     FailureKind,
     Interruption,
+    RolloutStatus,
     RolloutTask,
     ToolResult,
     Turn,
@@ -46,6 +49,8 @@ class RolloutState:
     """
 
     task: RolloutTask
+    agent: Agent
+    interaction: Interaction | None = None
     phase: AgentPhase = AgentPhase.PENDING
     token_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
@@ -64,9 +69,14 @@ class RolloutState:
     """Of the last turn, in order, while they are processed."""
     results: dict[str, ToolResult] = field(default_factory=dict)
     """Of the last turn's calls that are done, by call id."""
-    agent_state: dict[str, Any] = field(default_factory=dict)
+    interaction_saved: dict[str, Any] = field(default_factory=dict)
+    """State of the interaction before a reply that is not there yet."""
+    status: RolloutStatus = RolloutStatus.COMPLETED
+    finish_reason: str = ""
     interruptions: list[Interruption] = field(default_factory=list)
     num_reprefilled: int = 0
+    num_to_prefill: int = 0
+    """Tokens of the snapshot that the next request prefills again."""
     num_resumed_elsewhere: int = 0
     generating_s: float = 0.0
     tools_s: float = 0.0
@@ -81,7 +91,8 @@ class RolloutState:
     """Assistant turns completed since this worker took it up."""
     cut_reason: CutReason | None = None
     """An accepted cut; `run` returns soon."""
-    cut_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    wait: asyncio.Timeout | None = None
+    """A wait that a cut may end."""
 
     @property
     def rollout_id(self) -> str:
