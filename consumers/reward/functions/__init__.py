@@ -1,0 +1,1 @@
+"""Built-in reward functions, one a file: what the policy wrote in, a number out."""

@@ -1,0 +1,196 @@
+"""The reward role.
+
+rollouts --> decode --> score in the pool --+--> trajectory | evaluation --> confirmed --> ack
+               |                            |
+               +--> not ours, unreadable ---+--> no score --> dead ------> confirmed --> ack
+
+SIGTERM: take nothing more, finish what is being scored, leave
+"""
+
+import asyncio
+import logging
+
+from pydantic import ValidationError
+
+from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
+from infra.amqp.codec import decode, encode
+from infra.amqp.dead import give_up
+from infra.amqp.errors import BadMessage, MessageTooLarge
+from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.subscription import Subscription
+from infra.roles.context import RoleContext
+from infra.roles.lifecycle import serve
+from schemas.config import RunConfig
+from schemas.headers import Headers, Purpose
+from schemas.work import Failure, FailureKind, Rollout, Trajectory
+
+logger = logging.getLogger(__name__)
+
+ROLE = "reward"
+KEYS = {Purpose.TRAIN: "trajectory", Purpose.EVAL: "evaluation"}
+PREFETCH_PER_PROCESS = 16
+"""Enough for a process to find the next rollouts waiting."""
+_FAILURE_FIELDS = {"rollout_id", "group", "index", "purpose", "attempt"}
+
+
+def run(config: RunConfig, *, worker: str | None = None) -> int:
+    """Score rollouts until told to stop; returns the exit code."""
+    return asyncio.run(serve(ROLE, config, score_rollouts, worker=worker))
+
+
+def check(config: RunConfig) -> list[str]:
+    """Load the reward functions in a process of their own.
+
+    Raises:
+        ConfigError: One is unknown, cannot be imported, or has another signature.
+    """
+    asyncio.run(_load(config))
+    names = ", ".join(function.use for function in config.reward.functions)
+    return [f"reward functions load: {names}"]
+
+
+def try_out(config: RunConfig, rollout: Rollout) -> Scored:
+    """Score one rollout as the role would.
+
+    Raises:
+        ConfigError: A function cannot be loaded.
+        ScoringFailed: It gives no score.
+    """
+    return asyncio.run(_score_one(config, rollout))
+
+
+async def score_rollouts(context: RoleContext) -> None:
+    """The role's body: subscribe, score, publish, acknowledge."""
+    pool = ScoringPool(context.config.reward)
+    await pool.start()
+    try:
+        await context.run_id()
+        desk = _Desk(context, pool)
+        context.heartbeat(desk.describe)
+        prefetch = PREFETCH_PER_PROCESS * pool.size
+        subscription = context.broker.subscribe("rollouts", prefetch=prefetch)
+        watcher = asyncio.create_task(_close_on_stop(context, subscription))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                async for delivery in subscription:
+                    tasks.create_task(desk.handle(delivery))
+        finally:
+            watcher.cancel()
+    finally:
+        await pool.close()
+
+
+class _Desk:
+    def __init__(self, context: RoleContext, pool: ScoringPool) -> None:
+        self._context, self._broker, self._pool = context, context.broker, pool
+        self._held: set[str] = set()
+        self._scored = 0
+        self._failed = 0
+
+    def describe(self) -> dict[str, object]:
+        """For the heartbeat."""
+        return {
+            "rollout_ids": tuple(sorted(self._held)),
+            "counters": {"scored": float(self._scored), "failed": float(self._failed)},
+        }
+
+    async def handle(self, delivery: Delivery) -> None:
+        """One rollout, from delivery to acknowledgement."""
+        headers = None
+        try:
+            headers = Headers.from_amqp(delivery.envelope.headers)
+            reason = self._context.foreign(headers)
+            if reason is not None:
+                raise BadMessage(reason)
+            rollout = decode(delivery, delivery.body, Rollout)
+            if (rollout.rollout_id, rollout.purpose) != (headers.rollout_id, headers.purpose):
+                raise BadMessage(f"headers name {headers.rollout_id!r}, the body another rollout")
+        except ValidationError as error:
+            reason = f"headers: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
+            await self._give_up(delivery, None, ScoringFailed(reason))
+            return
+        except BadMessage as error:
+            await self._give_up(delivery, headers, ScoringFailed(error.reason))
+            return
+        self._held.add(rollout.rollout_id)
+        try:
+            await self._score(delivery, headers, rollout)
+        finally:
+            self._held.discard(rollout.rollout_id)
+
+    async def _score(self, delivery: Delivery, headers: Headers, rollout: Rollout) -> None:
+        plain = not delivery.envelope.content_encoding
+        body = delivery.body if plain else rollout.model_dump_json().encode()
+        try:
+            scored = await self._pool.score(body)
+            message = _trajectory_message(rollout, scored, headers, self._context.app_id)
+            await self._broker.publish(message)
+        except ScoringFailed as error:
+            await self._give_up(delivery, headers, error)
+            return
+        except MessageTooLarge as error:
+            await self._give_up(delivery, headers, ScoringFailed(str(error)))
+            return
+        self._broker.ack(delivery)
+        self._scored += 1
+
+    async def _give_up(
+        self, delivery: Delivery, headers: Headers | None, error: ScoringFailed
+    ) -> None:
+        name = headers.rollout_id if headers else delivery.envelope.message_id
+        logger.warning("no score for %s: %s", name, error)
+        ids = headers.model_dump(include=_FAILURE_FIELDS) if headers else {}
+        failure = Failure(
+            stage=ROLE,
+            kind=FailureKind.DATA,
+            error=str(error),
+            traceback=error.trace,
+            attempts=error.attempts,
+            worker=self._context.worker,
+            **ids,
+        )
+        await give_up(self._broker, delivery, failure)
+        self._failed += 1
+
+
+def _trajectory_message(
+    rollout: Rollout, scored: Scored, headers: Headers, app_id: str
+) -> Outgoing:
+    trajectory = Trajectory(
+        reward=scored.reward,
+        rewards=dict(scored.rewards),
+        reward_s=scored.seconds,
+        rollout=rollout,
+    )
+    envelope, body = encode(
+        trajectory,
+        app_id=app_id,
+        correlation_id=rollout.rollout_id,
+        headers=headers.to_amqp(),
+        message_id=(f"Trajectory:{headers.rollout_id}:{headers.attempt}:{headers.returns_total}"),
+    )
+    return Outgoing(
+        exchange="work", routing_key=KEYS[headers.purpose], envelope=envelope, body=body
+    )
+
+
+async def _close_on_stop(context: RoleContext, subscription: Subscription) -> None:
+    await context.stop.wait()
+    subscription.close()
+
+
+async def _load(config: RunConfig) -> None:
+    pool = ScoringPool(config.reward, size=1)
+    try:
+        await pool.start()
+    finally:
+        await pool.close()
+
+
+async def _score_one(config: RunConfig, rollout: Rollout) -> Scored:
+    pool = ScoringPool(config.reward, size=1)
+    try:
+        await pool.start()
+        return await pool.score(rollout.model_dump_json().encode())
+    finally:
+        await pool.close()

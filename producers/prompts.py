@@ -1,0 +1,213 @@
+"""The producer role.
+
+    credits --> decode --> which row --> read it --> a task per member --> all confirmed --> ack
+                  |                        |
+                  |                        +--> cannot be read: a failure per member --> ack
+                  +--> not ours, unreadable --> dead --> ack
+                  +--> made for other data than ours --> leave, and leave the credit to others
+
+A producer holds no state: the same credit makes the same tasks on any of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from infra.amqp.codec import decode, encode
+from infra.amqp.dead import give_up, original_message
+from infra.amqp.errors import BadMessage, MessageTooLarge
+from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.subscription import Subscription
+from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError, WarrenError
+from infra.roles.lifecycle import serve
+from producers.books import Books
+from producers.rows import DatasetError
+from producers.tasks import message_id, rollout_id, task_headers
+from schemas.config import RunConfig
+from schemas.headers import Headers, Purpose
+from schemas.work import Credit, Failure, FailureKind, RolloutTask
+
+logger = logging.getLogger(__name__)
+
+ROLE = "producer"
+PREFETCH = 8
+MAX_CONCURRENT = 256
+"""Publishes of one credit that wait for their confirms at the same time."""
+KEYS = {Purpose.TRAIN: "prompt", Purpose.EVAL: "eval_prompt"}
+
+
+def run(config: RunConfig, *, worker: str | None = None) -> int:
+    """Turn credits into tasks until told to stop; returns the exit code."""
+    return asyncio.run(serve(ROLE, config, produce, worker=worker))
+
+
+def check(config: RunConfig) -> list[str]:
+    """Open the datasets and read the first row of each.
+
+    Raises:
+        ConfigError: A file is missing, empty or of an unknown kind, a first row cannot become a
+            prompt, or fewer rows are held out than `eval.prompts`.
+    """
+    books = Books(config)
+    lines = []
+    try:
+        for purpose, dataset in books.datasets.items():
+            try:
+                row = dataset.read(0)
+            except DatasetError as error:
+                raise ConfigError(error.args[0], hint=error.hint) from error
+            shown = " ".join(row.messages[-1].content.split())[:60]
+            lines.append(f"data.{purpose}: {len(dataset)} rows; {dataset.where(0)}: {shown!r}")
+    finally:
+        books.close()
+    return lines
+
+
+async def produce(context: RoleContext) -> None:
+    """The role's body: subscribe, make tasks, publish, acknowledge."""
+    books = await asyncio.to_thread(Books, context.config)
+    try:
+        await context.run_id()
+        desk = _Desk(context, books)
+        context.heartbeat(desk.describe)
+        subscription = context.broker.subscribe("credits", prefetch=PREFETCH)
+        watcher = asyncio.create_task(_close_on_stop(context, subscription))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                async for delivery in subscription:
+                    tasks.create_task(desk.handle(delivery))
+        finally:
+            watcher.cancel()
+    finally:
+        books.close()
+
+
+class _Desk:
+    def __init__(self, context: RoleContext, books: Books) -> None:
+        self._context, self._broker, self._books = context, context.broker, books
+        self._limit = asyncio.Semaphore(MAX_CONCURRENT)
+        self._credits = 0
+        self._tasks = 0
+
+    def describe(self) -> dict[str, object]:
+        """For the heartbeat."""
+        return {"counters": {"credits": float(self._credits), "tasks": float(self._tasks)}}
+
+    async def handle(self, delivery: Delivery) -> None:
+        """One credit, from delivery to acknowledgement.
+
+        Raises:
+            ConfigError: The credit was made for another dataset, seed or group size.
+        """
+        try:
+            headers = Headers.from_amqp(delivery.envelope.headers)
+            reason = self._context.foreign(headers)
+            if reason is not None:
+                raise BadMessage(reason)
+            credit = decode(delivery, delivery.body, Credit)
+        except ValidationError as error:
+            first = error.errors()[0]
+            await self._refuse(delivery, f"headers: {first['loc']}: {first['msg']}")
+            return
+        except BadMessage as error:
+            await self._refuse(delivery, error.reason)
+            return
+        self._books.check_credit(credit)
+        await self._publish_all(delivery, credit, headers)
+        self._broker.ack(delivery)
+        self._credits += 1
+
+    async def _publish_all(self, delivery: Delivery, credit: Credit, headers: Headers) -> None:
+        """Every member's task or failure, confirmed."""
+        async with asyncio.TaskGroup() as group:
+            for row, members in self._books.rows_of(credit).items():
+                try:
+                    tasks = self._books.tasks(credit, row, members)
+                except DatasetError as error:
+                    logger.warning("no prompt for %s: %s", _range(credit, members), error)
+                    for index in members:
+                        group.create_task(self._fail(delivery, credit, headers, index, error))
+                    continue
+                for task in tasks:
+                    group.create_task(self._publish(delivery, credit, headers, task))
+
+    async def _publish(
+        self, delivery: Delivery, credit: Credit, headers: Headers, task: RolloutTask
+    ) -> None:
+        async with self._limit:
+            envelope, body = encode(
+                task,
+                app_id=self._context.app_id,
+                correlation_id=task.rollout_id,
+                headers=task_headers(task, credit, run_id=headers.run_id).to_amqp(),
+                message_id=message_id(task.rollout_id, credit.attempt),
+            )
+            try:
+                await self._broker.publish(
+                    Outgoing(
+                        exchange="work",
+                        routing_key=KEYS[task.purpose],
+                        envelope=envelope,
+                        body=body,
+                    )
+                )
+            except MessageTooLarge as error:
+                await self._fail(delivery, credit, headers, task.index, error)
+                return
+        self._tasks += 1
+
+    async def _fail(
+        self,
+        delivery: Delivery,
+        credit: Credit,
+        headers: Headers,
+        index: int,
+        error: WarrenError,
+    ) -> None:
+        """Close one member: its row will be no better next time."""
+        member = rollout_id(credit, index)
+        failure = Failure(
+            rollout_id=member,
+            group=credit.group,
+            index=index,
+            purpose=credit.purpose,
+            attempt=credit.attempt,
+            stage=ROLE,
+            kind=FailureKind.DATA,
+            error=str(error),
+            worker=self._context.worker,
+            original=original_message(delivery),
+        )
+        envelope, body = encode(
+            failure,
+            app_id=self._context.app_id,
+            correlation_id=member,
+            headers=headers.model_copy(
+                update={"rollout_id": member, "index": index, "purpose": credit.purpose}
+            ).to_amqp(),
+            message_id=f"Failure:{member}:{credit.attempt}:0",
+        )
+        await self._broker.publish(
+            Outgoing(exchange="dead", routing_key="", envelope=envelope, body=body)
+        )
+
+    async def _refuse(self, delivery: Delivery, reason: str) -> None:
+        """A message that says nothing about any group of ours."""
+        logger.warning("giving up %s: %s", delivery.envelope.message_id, reason)
+        failure = Failure(
+            stage=ROLE, kind=FailureKind.DATA, error=reason, worker=self._context.worker
+        )
+        await give_up(self._broker, delivery, failure)
+
+
+def _range(credit: Credit, members: Sequence[int]) -> str:
+    first, last = rollout_id(credit, members[0]), rollout_id(credit, members[-1])
+    return first if first == last else f"{first} to {last}"
+
+
+async def _close_on_stop(context: RoleContext, subscription: Subscription) -> None:
+    await context.stop.wait()
+    subscription.close()
