@@ -11,9 +11,6 @@ the name `step_<n>` is complete.
 import hashlib
 import json
 import logging
-import os
-import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from consumers.trainer.learn import durable_folders
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.random_states import random_states, set_random_states
 from infra.roles.errors import WarrenError
@@ -33,7 +31,6 @@ SCHEMA_VERSION = 1
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-_NAME = re.compile(r"step_(\d+)")
 
 
 class CheckpointUnusable(WarrenError):
@@ -74,18 +71,8 @@ def save(checkpoints: Path, learner: Learner, extra: Mapping[str, Any], *, keep:
                 hint="another history of this run wrote it; move it away to save this one",
             )
         return target
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    unfinished = checkpoints / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        _write(unfinished, learner, extra)
-        _sync_tree(unfinished)
-        unfinished.rename(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    _sync(checkpoints)
-    _prune(checkpoints, max(keep, 1))
+    durable_folders.create(target, lambda folder: _write(folder, learner, extra))
+    durable_folders.prune(checkpoints, keep)
     logger.info("checkpoint %s", target)
     return target
 
@@ -122,7 +109,11 @@ def load(folder: Path, learner: Learner) -> Restored:
 
 def latest(checkpoints: Path) -> Path | None:
     """The newest complete `step_<n>` folder, or None."""
-    complete = (folder for folder in reversed(_all(checkpoints)) if _is_complete(folder))
+    complete = (
+        folder
+        for folder in reversed(durable_folders.step_folders(checkpoints))
+        if _is_complete(folder)
+    )
     return next(complete, None)
 
 
@@ -210,45 +201,16 @@ _OTHER = "move this folder away: the checkpoint before it is then used, and the 
 
 def _is_complete(folder: Path) -> bool:
     """Cheap: names and sizes. `load` verifies the contents."""
+    inner = folder / "state"
     try:
-        files = _read_state(folder)["files"]
-        sizes = {name: (folder / "state" / name).stat().st_size for name in files}
-    except (CheckpointUnusable, OSError) as error:
-        logger.warning("ignoring checkpoint %s: %s", folder, error)
+        files = json.loads((inner / STATE).read_text(encoding="utf-8"))["files"]
+        return all(files[name]["size_bytes"] == (inner / name).stat().st_size for name in files)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("ignoring the incomplete checkpoint %s: %s", folder, error)
         return False
-    return all(files[name]["size_bytes"] == size for name, size in sizes.items())
 
 
 def _describe(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"size_bytes": path.stat().st_size, "sha256": digest}
-
-
-def _all(checkpoints: Path) -> list[Path]:
-    if not checkpoints.is_dir():
-        return []
-    named = ((_NAME.fullmatch(path.name), path) for path in checkpoints.iterdir())
-    numbered = [(int(match[1]), path) for match, path in named if match and path.is_dir()]
-    return [path for _, path in sorted(numbered)]
-
-
-def _prune(checkpoints: Path, keep: int) -> None:
-    for folder in _all(checkpoints)[:-keep]:
-        doomed = folder.with_name(f".{folder.name}.old")
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,10 +17,11 @@ import torch
 from consumers.trainer.batch.packing import MicroBatch
 from consumers.trainer.learn.diagnostics import Diagnostics
 from consumers.trainer.learn.logprobs import sampled_logprobs
-from consumers.trainer.learn.losses import OBJECTIVES, token_mean
+from consumers.trainer.learn.losses import Objective, token_mean
 from consumers.trainer.learn.optimizer import build_adamw, learning_rate
 from consumers.trainer.learn.policy import Policy
 from infra.roles.errors import WarrenError
+from infra.roles.registry import resolve
 from schemas.config import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Learner:
         self.step_done = 0
         """Number of the last step that was taken; 0 before the first."""
         self.optimizer = build_adamw(policy.masters().values(), config.trainer)
+        self._objective: Objective = resolve("objective", config.algorithm.objective)
         _be_deterministic(config.run.seed)
 
     def step(
@@ -154,7 +156,7 @@ class Learner:
             new_N, entropies_N = sampled_logprobs(
                 self.policy.model, token_ids_BT, mask_BT, self.config.rollout.temperature
             )
-        loss_N = OBJECTIVES[algorithm.objective](
+        loss_N = self._objective(
             new_N,
             rollout_N,
             advantages_N,

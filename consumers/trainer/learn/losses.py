@@ -5,12 +5,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from infra.roles.registry import register
+
 MAX_LOG_RATIO = 20.0
 """Beyond it the ratio is cut off: an infinite one would make 0 * inf of a clipped gradient."""
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor, float, float, float], Tensor]
 
 
+@register("objective", "ppo_clip")
 def ppo_clip(
     new_logprobs_T: Tensor,
     rollout_logprobs_T: Tensor,
@@ -58,6 +61,3 @@ def token_mean(loss_T: Tensor, num_tokens: int) -> Tensor:
     however the batch is split.
     """
     return loss_T.sum() / num_tokens
-
-
-OBJECTIVES: dict[str, Objective] = {"ppo_clip": ppo_clip}

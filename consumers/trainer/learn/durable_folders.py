@@ -1,0 +1,58 @@
+"""Folders named `step_<n>` that exist complete or not at all."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+_NUMBERED = re.compile(r"step_(\d+)")
+_REMNANT = re.compile(r"\.step_\d+\..+")
+
+
+def create(target: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder under another name, make it durable, then give it its name.
+
+    Raises:
+        OSError: The disk is full or not writable, or `target` exists; nothing new has its name.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        write(unfinished)
+        for path in unfinished.rglob("*"):
+            _sync(path)
+        _sync(unfinished)
+        unfinished.rename(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    _sync(target.parent)
+
+
+def step_folders(parent: Path) -> list[Path]:
+    """By step, oldest first; remnants of a crash are not among them."""
+    if not parent.is_dir():
+        return []
+    named = ((_NUMBERED.fullmatch(path.name), path) for path in parent.iterdir())
+    numbered = [(int(match[1]), path) for match, path in named if match and path.is_dir()]
+    return [path for _, path in sorted(numbered)]
+
+
+def prune(parent: Path, keep: int) -> None:
+    """Delete all but the newest `keep` (at least one), and what a crash left unfinished."""
+    for folder in step_folders(parent)[: -max(keep, 1)]:
+        folder.rename(folder.with_name(f".{folder.name}.old"))
+    for path in parent.iterdir():
+        if _REMNANT.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
