@@ -1,0 +1,163 @@
+"""Free slots ask for work: snapshots first, then evaluations, then prompts.
+
+wait for a free slot and no hold
+  |-> get x n: cancel_queue -> eval_prompts -> prompts     n <= free slots, several in flight
+  |     each delivery: known id -> adopted · unreadable -> dead · else -> a slot
+  +-- all empty: pause 50 ms .. 500 ms, or until the bell rings
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from consumers.rollout.gate import Holds
+from consumers.rollout.limits import Limits
+from consumers.rollout.outbox import Outbox
+from consumers.rollout.reading import (
+    QUEUES,
+    Refused,
+    closed_early,
+    read_headers,
+    read_work,
+    supersedes,
+    take_up,
+)
+from consumers.rollout.runner import Runner
+from consumers.rollout.slots import Held, Slots
+from infra.amqp.connection import Broker
+from infra.amqp.message import Delivery
+from infra.observe.waits import Waits
+from schemas.headers import Headers
+
+logger = logging.getLogger(__name__)
+
+
+class Intake:
+    """Pulls work for free slots.
+
+    Args:
+        broker: Connection.
+        slots: What is held.
+        runner: Takes what comes.
+        outbox: For what is refused.
+        holds: Reasons to take nothing, and the doorbell.
+        foreign: Why a message is not of this run (`RoleContext.foreign`).
+        waits: Of the role.
+        limits: Of this worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        slots: Slots,
+        runner: Runner,
+        outbox: Outbox,
+        holds: Holds,
+        foreign: Callable[[Headers], str | None],
+        waits: Waits,
+        limits: Limits,
+    ) -> None:
+        self._broker = broker
+        self._slots = slots
+        self._runner = runner
+        self._outbox = outbox
+        self._holds = holds
+        self._foreign = foreign
+        self._waits = waits
+        self._limits = limits
+        self.closed_groups: frozenset[int] = frozenset()
+        """Groups whose members nobody needs any more."""
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        async with AsyncExitStack() as waiting:
+            pause_s = self._limits.idle_min_s
+            while True:
+                await self._wanted(waiting)
+                if await self._pull():
+                    await waiting.aclose()
+                    pause_s = self._limits.idle_min_s
+                    continue
+                if self._holds or len(self._slots):
+                    await waiting.aclose()
+                elif pause_s == self._limits.idle_min_s:
+                    await waiting.aclose()
+                    await waiting.enter_async_context(
+                        self._waits(
+                            "work: cancel_queue, eval_prompts and prompts are empty",
+                            deadline_s=self._limits.stall_s,
+                        )
+                    )
+                await self._holds.rung(pause_s)
+                pause_s = min(pause_s * 1.5, self._limits.idle_max_s)
+
+    async def _wanted(self, waiting: AsyncExitStack) -> None:
+        """Wait until work may be taken; a hold is a wait with a name, being busy is none."""
+        while True:
+            if self._holds:
+                await waiting.aclose()
+                async with self._waits(lambda: f"admission: {self._holds}"):
+                    while self._holds:
+                        await self._holds.changed()
+            elif self._slots.num_free <= 0:
+                await waiting.aclose()
+                await self._holds.changed()
+            else:
+                return
+
+    async def _pull(self) -> int:
+        """Ask the queues in order for as much as is free; returns how many messages came."""
+        num_taken = 0
+        for queue in QUEUES:
+            while not self._holds and (free := self._slots.num_free) > 0:
+                num_gets = min(free, self._limits.num_gets)
+                if num_gets == 1:
+                    came = [await self._broker.get(queue)]
+                else:
+                    came = await asyncio.gather(*(self._broker.get(queue) for _ in range(num_gets)))
+                deliveries = [delivery for delivery in came if delivery is not None]
+                for delivery in deliveries:
+                    await self.accept(delivery)
+                num_taken += len(deliveries)
+                if len(deliveries) < num_gets:
+                    break
+        return num_taken
+
+    async def accept(self, delivery: Delivery) -> None:
+        """Put a delivery where it belongs."""
+        if self._slots.already_settled(delivery):
+            self._outbox.acknowledge(delivery)
+            return
+        try:
+            headers = read_headers(delivery, self._foreign)
+            if closed_early(headers, self.closed_groups):
+                self._outbox.acknowledge(delivery)
+            elif (held := self._slots.get(headers.rollout_id)) is not None:
+                self._readopt(held, delivery, headers)
+            else:
+                await self._take(take_up(delivery, headers))
+        except Refused as refused:
+            await self._outbox.refuse(delivery, refused.headers, refused, kind=refused.kind)
+
+    def _readopt(self, held: Held, delivery: Delivery, headers: Headers) -> None:
+        if held.waiting and supersedes(work := read_work(delivery, headers), held.work):
+            held.work = work
+        self._slots.attach(held, delivery, headers)
+        self._runner.readopt(held, headers)
+
+    async def _take(self, held: Held) -> None:
+        if held.alone:
+            if any(one.alone for one in self._slots):
+                # a second suspect beside the first would count on when the first takes us down
+                headers = held.headers.model_copy(
+                    update={
+                        "returns": held.returns.since_progress,
+                        "returns_total": held.returns.total,
+                    }
+                )
+                await self._outbox.give_back(held, headers)
+                return
+            self._holds.put("alone", f"{held.rollout_id} runs alone: it came back again and again")
+        self._runner.take(held)

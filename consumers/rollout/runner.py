@@ -1,0 +1,246 @@
+"""One task per running rollout: from being taken up to the confirm of what it came to.
+
+taken -> admitted? -> begin / restore -> run -+-> Rollout, failure -> publish ------> gone
+           ^  no: waits in its slot           +-> Snapshot, task --> publish
+           |                                            confirmed --> gone
+         swapped, or alone at last                      not in time, or no delivery is ours
+                                                           --> restored here, goes on
+no delivery is ours: a finished rollout is kept until one comes again
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from consumers.rollout.agents.record import to_snapshot
+from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
+from consumers.rollout.counters import Counters
+from consumers.rollout.engines.base import EngineFailed
+from consumers.rollout.outbox import Outbox, Sent
+from consumers.rollout.progress import FruitlessCuts
+from consumers.rollout.slots import Held, Outcome, Slots, Work
+from schemas.headers import Headers
+from schemas.work import Rollout, RolloutTask, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class Loop(Protocol):
+    """The part of `AgentLoop` that is used here."""
+
+    def begin(self, task: RolloutTask) -> RolloutState: ...
+
+    def restore(self, snapshot: Snapshot) -> RolloutState: ...
+
+    async def run(self, state: RolloutState) -> Rollout | Snapshot | RolloutTask: ...
+
+    async def cut(self, state: RolloutState, reason: CutReason) -> None: ...
+
+
+class Runner:
+    """Starts rollouts, cuts them, and sees to what they come to.
+
+    Args:
+        loop: The agent loop.
+        slots: What is held.
+        outbox: The way out.
+        counters: Of this worker.
+        fruitless: Memory of cuts before the first token.
+        worker: Name of this worker.
+        confirm_patience_s: For the confirm of a snapshot.
+        on_failed: Told when the engine dies, or this worker cannot go on for another reason.
+        on_free: Told whenever a slot is free again.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: Loop,
+        slots: Slots,
+        outbox: Outbox,
+        counters: Counters,
+        fruitless: FruitlessCuts,
+        worker: str,
+        confirm_patience_s: float,
+        on_failed: Callable[[BaseException], None],
+        on_free: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._slots = slots
+        self._outbox = outbox
+        self._counters = counters
+        self._fruitless = fruitless
+        self._worker = worker
+        self._patience_s = confirm_patience_s
+        self._on_failed = on_failed
+        self._on_free = on_free
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.served_version = -1
+        """What the engine serves; rollouts that need more wait in their slots."""
+        self.leaving = False
+        """What is cut now leaves, however long the confirm takes."""
+
+    @property
+    def tasks(self) -> set["asyncio.Task[None]"]:
+        """Everything under way."""
+        return set(self._tasks)
+
+    def take(self, held: Held) -> None:
+        """Take up a rollout; it starts now, or when it may."""
+        self._slots.put(held)
+        self._start_if_allowed(held)
+
+    def start_allowed(self) -> None:
+        """Start what waited for weights, or for being alone."""
+        for held in self._slots:
+            if held.waiting:
+                self._start_if_allowed(held)
+
+    def readopt(self, held: Held, delivery_headers: Headers) -> None:
+        """A delivery was attached: publish what waited for one."""
+        self._counters.readopted += 1
+        logger.info("%s is running here already: adopted", delivery_headers.rollout_id)
+        if held.outcome is not None:
+            outcome, held.outcome = held.outcome, None
+            held.runner = self._spawn(self._finish(held, outcome))
+
+    async def cut(
+        self, held: Iterable[Held], reason: CutReason, *, version: int | None = None
+    ) -> list[asyncio.Event]:
+        """Cut rollouts; each event is set once that cut is confirmed, refused or came too late."""
+        events = []
+        states = []
+        for one in held:
+            if (state := one.interruptible) is None or not state.interruptible(reason):
+                continue
+            one.cut_version = version
+            one.cut_settled = one.cut_settled or asyncio.Event()
+            events.append(one.cut_settled)
+            states.append(state)
+        await asyncio.gather(*(self._loop.cut(state, reason) for state in states))
+        return events
+
+    def abandon(self, held: Held) -> None:
+        """Stop generating, and free the slot."""
+        if held.runner is not None:
+            held.runner.cancel()
+        self._slots.remove(held)
+        held.settle_cut()
+        self._freed()
+
+    # -- inside
+
+    def _start_if_allowed(self, held: Held) -> None:
+        if self.leaving or held.headers.min_version > self.served_version:
+            return
+        others = [one for one in self._slots if one is not held and one.runner is not None]
+        if others and (held.alone or any(one.alone for one in others)):
+            return
+        if held.alone:
+            logger.warning(
+                "%s came back %d times without progress: it runs alone",
+                held.rollout_id,
+                held.returns.since_progress,
+            )
+        held.runner = self._spawn(self._run(held))
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failed(error)
+
+    async def _run(self, held: Held) -> None:
+        work = held.work
+        if isinstance(work, Snapshot):
+            self._counters.resumed += 1
+            self._counters.resumed_elsewhere += work.worker != self._worker
+        while True:
+            outcome = await self._attempt(held, work)
+            self._note(held)
+            if isinstance(outcome, Rollout | RolloutFailed):
+                await self._finish(held, outcome)
+                return
+            if await self._given_back(held, outcome):
+                return
+            work = outcome
+
+    async def _attempt(self, held: Held, work: Work) -> Outcome:
+        try:
+            if isinstance(work, Snapshot):
+                held.state = self._loop.restore(work)
+                held.resumed = True
+            else:
+                held.state = self._loop.begin(work)
+            return await self._loop.run(held.state)
+        except RolloutFailed as error:
+            return error
+        except EngineFailed as error:
+            self.leaving = True
+            self._on_failed(error)
+            held.suspected = True
+            return self._salvaged(held)
+        except Exception as error:
+            # boundary: an agent's own error ends its rollout, never the rollouts beside it
+            logger.exception("%s failed", held.rollout_id)
+            failed = RolloutFailed(f"{type(error).__name__}: {error}")
+            return failed.with_traceback(error.__traceback__)
+
+    async def _given_back(self, held: Held, outcome: Snapshot | RolloutTask) -> bool:
+        """Whether the queue has it; otherwise it goes on here."""
+        state = held.state
+        by_sync = state is not None and state.cut_reason is CutReason.SYNC
+        if isinstance(outcome, Snapshot):
+            self._counters.interruptions += 1
+        elif by_sync:
+            self._fruitless.note_tokenless(held.rollout_id)
+        patience_s = None if self.leaving else self._patience_s
+        sent = await self._outbox.deliver(held, outcome, timeout_s=patience_s)
+        if sent is Sent.CONFIRMED:
+            held.settle_cut()
+            self._freed()
+            return True
+        if self.leaving:
+            held.outcome, held.runner = outcome, None
+            held.settle_cut()
+            return True
+        self._counters.unconfirmed_cuts += sent is Sent.UNCONFIRMED
+        held.settle_cut()
+        return False
+
+    def _salvaged(self, held: Held) -> Outcome:
+        """What can be handed over of a rollout whose engine died."""
+        state = held.state
+        assert state is not None
+        if state.pinned or state.newest_version is None:
+            return state.task
+        return to_snapshot(state, worker=self._worker, reason=CutReason.LEAVE)
+
+    async def _finish(self, held: Held, outcome: Outcome) -> None:
+        held.settle_cut()
+        sent = await self._outbox.deliver(held, outcome)
+        if sent is Sent.NOT_OURS:
+            held.outcome, held.runner = outcome, None
+            return
+        self._counters.rollouts_finished += isinstance(outcome, Rollout)
+        self._freed()
+
+    def _note(self, held: Held) -> None:
+        """Book what the state gained before it is replaced."""
+        state = held.state
+        if state is None:
+            return
+        held.progressed |= state.num_new_tokens > 0 or state.num_new_turns > 0
+        self._counters.tokens_generated += state.num_new_tokens
+        self._counters.tokens_reprefilled += state.num_reprefilled - held.num_reprefilled
+        held.num_reprefilled = state.num_reprefilled
+
+    def _freed(self) -> None:
+        self.start_allowed()
+        self._on_free()

@@ -1,0 +1,107 @@
+"""What a rollout came to, as the message that is published for it.
+
+Rollout      -> `rollout`
+Snapshot     -> `cancelled`, not below the versions it has seen
+RolloutTask  -> `prompt` or `eval_prompt`, as it came
+"""
+
+from dataclasses import replace
+
+from consumers.rollout.agents.state import CutReason
+from consumers.rollout.slots import Held
+from infra.amqp.codec import encode
+from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.topology import WORK_KEYS, ExchangeName
+from schemas.headers import Headers, Purpose
+from schemas.work import Rollout, RolloutTask, Snapshot
+
+
+def outgoing(held: Held, outcome: Rollout | Snapshot | RolloutTask, *, app_id: str) -> Outgoing:
+    """The one message that goes out for a rollout.
+
+    Its id is a function of its content, so that copies are recognised and different ones are not
+    taken for copies.
+    """
+    headers = held.headers if isinstance(outcome, Rollout) else given_back_headers(held, outcome)
+    envelope, body = encode(
+        outcome,
+        app_id=app_id,
+        correlation_id=held.rollout_id,
+        headers={**held.marks, **headers.to_amqp()},
+        message_id=_message_id(outcome, headers),
+    )
+    return Outgoing(
+        exchange=ExchangeName.WORK,
+        routing_key=_routing_key(outcome, headers),
+        envelope=envelope,
+        body=body,
+    )
+
+
+def given_back_headers(held: Held, outcome: Snapshot | RolloutTask) -> Headers:
+    """Headers of a rollout that returns to the queue.
+
+    `min_version` keeps versions from decreasing within the rollout: it is at least that of its
+    newest token, and after a sync the version that it was cut for.
+    """
+    state = held.state
+    snapshot = outcome if isinstance(outcome, Snapshot) else None
+    returns = held.returns.given_back(
+        progressed=held.progressed and snapshot is not None and not held.suspected,
+        excused=state is not None and state.cut_reason is CutReason.SYNC,
+    )
+    newest = snapshot.progress.tokens.newest_version if snapshot else None
+    return held.headers.model_copy(
+        update={
+            "min_version": max(held.headers.min_version, newest or 0, held.cut_version or 0),
+            "returns": returns.since_progress,
+            "returns_total": returns.total,
+        }
+    )
+
+
+def unchanged(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
+    """A message that goes back to the end of its queue without having been run."""
+    envelope = replace(
+        delivery.envelope,
+        app_id=app_id,
+        headers={**own_headers(delivery.envelope.headers), **headers.to_amqp()},
+    )
+    return Outgoing(
+        exchange=ExchangeName.WORK,
+        routing_key=WORK_KEYS[delivery.queue],
+        envelope=envelope,
+        body=delivery.body,
+    )
+
+
+def own_headers(headers: dict[str, str | int]) -> dict[str, str | int]:
+    """Without what the broker adds (`x-death`, `x-delivery-count`, ...)."""
+    return {name: value for name, value in headers.items() if not name.startswith("x-")}
+
+
+def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:
+    """Headers that neither we nor the broker define."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in Headers.model_fields and name != "checksum" and not name.startswith("x-")
+    }
+
+
+def _routing_key(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
+    if isinstance(outcome, Rollout):
+        return WORK_KEYS["rollouts"]
+    if isinstance(outcome, Snapshot):
+        return WORK_KEYS["cancel_queue"]
+    return WORK_KEYS["eval_prompts" if headers.purpose is Purpose.EVAL else "prompts"]
+
+
+def _message_id(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
+    parts = [type(outcome).__name__, headers.rollout_id, str(headers.attempt)]
+    if isinstance(outcome, Snapshot):
+        progress = outcome.progress
+        parts += [str(len(progress.tokens)), str(len(progress.interruptions))]
+    if not isinstance(outcome, Rollout):
+        parts += [str(headers.returns_total), str(headers.min_version)]
+    return ":".join(parts)

@@ -1,0 +1,218 @@
+"""One swap, step by step.
+
+wait (bounded) until resumed rollouts gained a token
+close the gate and the intake
+republish: cut what generates, each confirmed, then acknowledged   (drain: let turns end first)
+           not confirmed in time -> stays, goes on under the new weights
+load in place; the fingerprint proves what is served
+open the gate and the intake
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from consumers.rollout.agents.state import CutReason
+from consumers.rollout.counters import Counters
+from consumers.rollout.engines.base import Engine, EngineFailed, WeightsRefused
+from consumers.rollout.gate import Gate, Holds
+from consumers.rollout.limits import Limits
+from consumers.rollout.outbox import Outbox
+from consumers.rollout.progress import FruitlessCuts, to_cut, waiting_for_progress
+from consumers.rollout.runner import Runner
+from consumers.rollout.slots import Slots
+from infra.roles.errors import WarrenError
+from infra.weights.prepared import PreparedWeights, ServedWeights
+
+logger = logging.getLogger(__name__)
+
+_GLANCE_S = 0.01
+_CUT_MARGIN_S = 1.0
+
+Reread = Callable[[], Awaitable[PreparedWeights]]
+
+
+class Swap:
+    """Puts prepared weights into the engine.
+
+    Args:
+        engine: Generates.
+        slots: What is held.
+        runner: Cuts and is told the version.
+        outbox: Tells whether the broker takes snapshots now.
+        gate: Before each engine request.
+        holds: For the intake.
+        fruitless: Who was cut in vain.
+        counters: Of this worker.
+        limits: Of this worker.
+        on_sync: What happens to what generates.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        slots: Slots,
+        runner: Runner,
+        outbox: Outbox,
+        gate: Gate,
+        holds: Holds,
+        fruitless: FruitlessCuts,
+        counters: Counters,
+        limits: Limits,
+        on_sync: Literal["republish", "in_flight", "drain"],
+    ) -> None:
+        self._engine = engine
+        self._slots = slots
+        self._runner = runner
+        self._outbox = outbox
+        self._gate = gate
+        self._holds = holds
+        self._fruitless = fruitless
+        self._counters = counters
+        self._limits = limits
+        self._on_sync = on_sync
+        self._served = ServedWeights(version=-1, fingerprint="")
+
+    @property
+    def version(self) -> int:
+        """Served now, measured; -1 before the engine runs."""
+        return self._served.version
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what is served, measured."""
+        return self._served.fingerprint
+
+    @property
+    def swapping(self) -> bool:
+        """Whether a swap is under way."""
+        return not self._gate.is_open
+
+    async def start(self, weights: PreparedWeights) -> None:
+        """Start the engine on the first weights.
+
+        Raises:
+            EngineFailed: It does not come up, or serves something else.
+            WeightsRefused: They do not fit the model.
+        """
+        await self._engine.start(weights)
+        self._measure(weights)
+
+    async def __call__(self, weights: PreparedWeights, *, reread: Reread) -> bool:
+        """Swap; False when the engine refused the weights, also on a second reading.
+
+        Raises:
+            EngineFailed: The engine died, or does not serve what was loaded.
+        """
+        before = self.version
+        await self._until(self._progressed, self._limits.max_swap_delay_s)
+        began = time.monotonic()
+        self._gate.close()
+        self._holds.put("swap", f"version {weights.version} is being loaded")
+        try:
+            num_cut = await self._clear_engine(weights.version)
+            cut_at = time.monotonic()
+            taken = await self._load(weights, reread)
+        finally:
+            self._gate.open()
+            self._holds.put("swap", "")
+        ended = time.monotonic()
+        self._counters.swaps += taken
+        self._counters.swap_s += ended - began
+        logger.info(
+            "version %d -> %d · %d cut, %d cross · publish %.2f s · load %.2f s",
+            before,
+            self.version,
+            num_cut,
+            len(self._slots),
+            cut_at - began,
+            ended - cut_at,
+        )
+        self._runner.start_allowed()
+        return taken
+
+    # -- inside
+
+    def _progressed(self) -> bool:
+        return not waiting_for_progress(self._slots, min_progress=self._limits.min_progress)
+
+    def _turns_ended(self) -> bool:
+        return all(
+            (state := held.interruptible) is None or state.request_id is None
+            for held in self._slots
+        )
+
+    async def _clear_engine(self, version: int) -> int:
+        """Take rollouts out of the engine as `on_sync` says; returns how many were cut."""
+        if self._on_sync == "drain":
+            await self._until(self._turns_ended, self._limits.grace_s)
+        chosen = []
+        if self._on_sync != "in_flight" and self._outbox.available:
+            chosen = [
+                held
+                for held in to_cut(
+                    self._slots,
+                    self._fruitless,
+                    max_fruitless_cuts=self._limits.max_fruitless_cuts,
+                )
+                if self._slots.live(held)  # without a delivery nothing may be published
+            ]
+        for held in self._slots:
+            held.resumed = False
+        settled = await self._runner.cut(chosen, CutReason.SYNC, version=version)
+        if settled:
+            waiting = [asyncio.ensure_future(event.wait()) for event in settled]
+            patience_s = self._limits.confirm_patience_s + _CUT_MARGIN_S
+            _, late = await asyncio.wait(waiting, timeout=patience_s)
+            for task in late:
+                task.cancel()
+        return len(settled)
+
+    async def _load(self, weights: PreparedWeights, reread: Reread) -> bool:
+        try:
+            await self._engine.load_weights(weights)
+        except WeightsRefused as error:
+            logger.warning(
+                "the engine refused version %d; reading it once more: %s", weights.version, error
+            )
+            try:
+                weights = await reread()
+                await self._engine.load_weights(weights)
+            except EngineFailed:
+                raise
+            except (WarrenError, OSError) as second:
+                self._counters.weights_refused += 1
+                logger.error(
+                    "version %d is refused; version %d serves on: %s",
+                    weights.version,
+                    self.version,
+                    second,
+                )
+                return False
+        self._measure(weights)
+        return True
+
+    def _measure(self, weights: PreparedWeights) -> None:
+        self._served = self._engine.serving()
+        expected = (weights.version, weights.fingerprint)
+        if (self._served.version, self._served.fingerprint) != expected:
+            raise EngineFailed(
+                f"the engine serves version {self._served.version} with fingerprint "
+                f"{self._served.fingerprint}, loaded was version {weights.version} with "
+                f"{weights.fingerprint}",
+                hint="tokens would be booked under a wrong version, so this worker leaves",
+            )
+        self._runner.served_version = self._served.version
+
+    @staticmethod
+    async def _until(reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Look every few milliseconds, for a bounded time."""
+        deadline = time.monotonic() + timeout_s
+        while not reached():
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(_GLANCE_S)
+        return True

@@ -1,0 +1,119 @@
+"""The look over all slots, a few times a second: whatever depends on time.
+
+Ages stand still while the broker is away or blocked, while weights are swapped, and over a gap in
+which this process did not run at all.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+
+from consumers.rollout.agents.state import CutReason
+from consumers.rollout.counters import Counters
+from consumers.rollout.gate import Gate, Holds
+from consumers.rollout.intake import Intake
+from consumers.rollout.limits import Limits
+from consumers.rollout.outbox import Outbox
+from consumers.rollout.reading import closed_early
+from consumers.rollout.runner import Runner
+from consumers.rollout.slots import Held, Slots
+from infra.observe.waits import Waits
+
+logger = logging.getLogger(__name__)
+
+_NAMED_AFTER_S = 1.0
+"""A confirm that takes longer is named as a wait."""
+
+
+class Sweep:
+    """Cuts what is old, drops what nobody needs, and names confirms that do not come.
+
+    Args:
+        slots: What is held.
+        runner: Cuts and abandons.
+        outbox: Knows what is unconfirmed.
+        intake: Knows which groups are closed.
+        gate: Closed during a swap.
+        holds: Woken when a lost delivery frees a slot.
+        counters: Of this worker.
+        waits: Of the role.
+        limits: Of this worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: Slots,
+        runner: Runner,
+        outbox: Outbox,
+        intake: Intake,
+        gate: Gate,
+        holds: Holds,
+        counters: Counters,
+        waits: Waits,
+        limits: Limits,
+    ) -> None:
+        self._slots = slots
+        self._runner = runner
+        self._outbox = outbox
+        self._intake = intake
+        self._gate = gate
+        self._holds = holds
+        self._counters = counters
+        self._waits = waits
+        self._limits = limits
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        last = time.monotonic()
+        async with AsyncExitStack() as waiting:
+            named = False
+            while True:
+                await asyncio.sleep(self._limits.sweep_s)
+                now = time.monotonic()
+                await self.once(min(now - last, 2 * self._limits.sweep_s))
+                last = now
+                slow = self._outbox.unconfirmed()[1] > _NAMED_AFTER_S
+                if slow and not named:
+                    await waiting.enter_async_context(self._waits(self._unconfirmed))
+                elif named and not slow:
+                    await waiting.aclose()
+                named = slow
+
+    async def once(self, elapsed_s: float) -> None:
+        """One look, `elapsed_s` after the last one."""
+        if not self._outbox.connected:
+            return
+        standing_still = self._outbox.blocked or not self._gate.is_open
+        for held in self._slots:
+            if closed_early(held.headers, self._intake.closed_groups):
+                self._drop(held)
+            elif not self._slots.live(held):
+                self._lost(held, elapsed_s)
+            elif not standing_still:
+                held.age_s += elapsed_s
+        self._holds.freed()
+        if not standing_still:
+            interval_s = self._limits.snapshot_interval_s
+            old = [held for held in self._slots if held.age_s > interval_s * held.jitter]
+            await self._runner.cut(
+                [held for held in old if self._slots.live(held)], CutReason.INTERVAL
+            )
+
+    def _drop(self, held: Held) -> None:
+        logger.info("%s is dropped: its group was closed early", held.rollout_id)
+        self._outbox.drop(held)
+        self._runner.abandon(held)
+
+    def _lost(self, held: Held, elapsed_s: float) -> None:
+        """Its message is with the broker again: to us, or to another worker."""
+        held.lost_s += elapsed_s
+        if held.waiting or held.lost_s > self._limits.readopt_s:
+            self._counters.orphans_dropped += not held.waiting
+            self._runner.abandon(held)
+
+    def _unconfirmed(self) -> str:
+        number, _ = self._outbox.unconfirmed()
+        why = "it has an alarm" if self._outbox.blocked else "is it away?"
+        return f"the broker to confirm {number} messages ({why})"

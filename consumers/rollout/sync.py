@@ -1,0 +1,193 @@
+"""New weights: heard, fetched and verified beside generation, then swapped in.
+
+heard (broadcast, RunState, silence) -> prepare in a thread -> newer heard? prepare that one
+                                           | missing, corrupt: keep serving, read the store
+                                           v
+                     progress of resumed rollouts -> swap (swap.py) -> admission, snapshots first
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from consumers.rollout.gate import Holds
+from consumers.rollout.limits import Limits
+from infra.observe.waits import Waits
+from infra.roles.errors import WarrenError
+from infra.weights.prepared import PreparedWeights
+from schemas.control import WeightsPublished
+
+logger = logging.getLogger(__name__)
+
+MAX_SKIPS = 2
+"""Prepared versions in a row that are not served because a newer one was heard."""
+
+ReadNewest = Callable[[], Awaitable[WeightsPublished | None]]
+Prepare = Callable[[WeightsPublished], PreparedWeights]
+
+
+class Swaps(Protocol):
+    """The part of `Swap` that is used here."""
+
+    @property
+    def version(self) -> int: ...
+
+    async def __call__(
+        self, weights: PreparedWeights, *, reread: Callable[[], Awaitable[PreparedWeights]]
+    ) -> bool: ...
+
+
+class WeightSync:
+    """Keeps an engine at the newest version. Never ends the worker because weights are bad.
+
+    Args:
+        newest: Reads the newest manifest from the store.
+        prepare: Fetches and verifies a version; blocks, runs in a thread.
+        swap: Puts it into the engine.
+        on_refused: Gives back what waits for a version that will not be served.
+        holds: Told when this worker is too far behind.
+        waits: Of the role.
+        limits: Of this worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        newest: ReadNewest,
+        prepare: Prepare,
+        swap: Swaps,
+        on_refused: Callable[[], Awaitable[None]],
+        holds: Holds,
+        waits: Waits,
+        limits: Limits,
+    ) -> None:
+        self._read_newest = newest
+        self._prepare = prepare
+        self._swap = swap
+        self._on_refused = on_refused
+        self._holds = holds
+        self._waits = waits
+        self._limits = limits
+        self._target: WeightsPublished | None = None
+        self._newest_number = -1
+        self._unusable = -1
+        self._news = asyncio.Event()
+        self._look = False
+        self.fetch_s = 0.0
+
+    def hear(self, published: WeightsPublished) -> None:
+        """A broadcast or a manifest of this run."""
+        if self._target is None or published.version > self._target.version:
+            self._target = published
+            self.hear_number(published.version)
+            self._news.set()
+            self._holds.ring()
+
+    def hear_number(self, version: int) -> None:
+        """The trainer's newest version; if its broadcast was missed, the store is read."""
+        if version <= self._newest_number:
+            return
+        self._newest_number = version
+        self._note_lag()
+        if self._target is None or self._target.version < version:
+            self._look = True
+            self._news.set()
+
+    async def first(self) -> PreparedWeights:
+        """Wait for the first version of the run and verify it."""
+        async with self._waits("the first weights of the run in the weight store"):
+            while True:
+                if self._target is None:
+                    await self._look_into_store()
+                if self._target is not None:
+                    weights = await self._prepared(self._target)
+                    if weights is not None:
+                        return weights
+                    self._target = None
+                await self._heard(self._limits.retry_s)
+
+    async def run(self) -> None:
+        """Follow the newest version until cancelled.
+
+        Raises:
+            EngineFailed: The engine died while it was given weights.
+        """
+        self._note_lag()
+        num_skips = 0
+        while True:
+            target = await self._next_target()
+            weights = await self._prepared(target)
+            if weights is None:
+                await asyncio.sleep(self._limits.retry_s)
+                await self._look_into_store()
+                continue
+            newest = self._target
+            if newest is not None and newest.version > target.version and num_skips < MAX_SKIPS:
+                num_skips += 1
+                logger.info("version %d is skipped for %d", target.version, newest.version)
+                continue
+            num_skips = 0
+            taken = await self._swap(weights, reread=lambda one=target: self._read(one))  # type: ignore[misc]
+            self._unusable = -1 if taken else target.version
+            refused = f"the engine refuses version {target.version}"
+            self._holds.put("weights", "" if taken else refused)
+            if not taken:
+                await self._on_refused()
+            self._note_lag()
+
+    async def _next_target(self) -> WeightsPublished:
+        while True:
+            target = self._target
+            if target is not None and target.version > max(self._swap.version, self._unusable):
+                return target
+            if not await self._heard(self._limits.silence_s) or self._look:
+                await self._look_into_store()
+
+    async def _heard(self, timeout_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._news.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    async def _look_into_store(self) -> None:
+        self._look = False
+        try:
+            published = await self._read_newest()
+        except (WarrenError, OSError) as error:
+            logger.warning("cannot read the weight store: %s", error)
+            return
+        if published is not None:
+            self.hear(published)
+
+    async def _prepared(self, published: WeightsPublished) -> PreparedWeights | None:
+        """Verified weights, or None: then what is served goes on."""
+        began = time.monotonic()
+        try:
+            weights = await self._read(published)
+        except (WarrenError, OSError) as error:
+            serving = self._swap.version
+            keeps = f"version {serving} serves on" if serving >= 0 else "nothing is served yet"
+            logger.warning("version %d cannot be read; %s: %s", published.version, keeps, error)
+            return None
+        self.fetch_s = time.monotonic() - began
+        logger.debug("version %d is ready · %.2f s", published.version, self.fetch_s)
+        return weights
+
+    async def _read(self, published: WeightsPublished) -> PreparedWeights:
+        return await asyncio.to_thread(self._prepare, published)
+
+    def _note_lag(self) -> None:
+        served = self._swap.version
+        behind = self._newest_number - served
+        late = served >= 0 and behind > self._limits.max_version_lag
+        self._holds.put(
+            "lag",
+            f"serves version {served}, {behind} behind the newest; at most "
+            f"{self._limits.max_version_lag} are allowed"
+            if late
+            else "",
+        )

@@ -1,0 +1,251 @@
+"""The rollout role.
+
+    run id, first version -> engine starts -> +-- intake: cancel_queue, eval_prompts, prompts
+                                              +-- sync:   new weights -> cut, confirm, swap
+                                              +-- sweep:  snapshot interval, lost deliveries
+                                              +-- drain:  on the trainer's word, hand over, go on
+    slots: task or snapshot -> agent loop -> rollout | snapshot | plain task | failure
+                                             published, confirmed, then acknowledged
+    SIGTERM       -> cut all, confirm, 0       (broker away: 7)
+    run is over   -> 0 at once
+    engine dies   -> hand over what can be, 1
+
+This is the boundary at which whatever goes wrong in one of the loops ends the role.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consumers.rollout.engines.base import Engine
+from consumers.rollout.floor import Floor, build_floor
+from consumers.rollout.gate import Gate
+from consumers.rollout.limits import Limits
+from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError
+from infra.roles.lifecycle import serve
+from infra.roles.newest import newest_manifest
+from infra.roles.registry import resolve
+from infra.weights.prepared import PreparedWeights
+from schemas.config import RunConfig
+from schemas.control import Wanted, WeightsPublished
+
+if TYPE_CHECKING:
+    from consumers.rollout.agents.loop import AgentLoop
+    from consumers.rollout.parsers.base import ToolParser
+
+logger = logging.getLogger(__name__)
+
+ROLE = "rollout"
+_CLOSE_S = 10.0
+
+BuildEngine = Callable[[RunConfig], Engine]
+MakeLoop = Callable[[RoleContext, Engine, Gate], "AgentLoop"]
+
+
+def run(config: RunConfig, *, worker: str | None = None) -> int:
+    """Turn tasks into rollouts until told to stop; returns the exit code."""
+    return asyncio.run(serve(ROLE, config, body, worker=worker))
+
+
+def check(config: RunConfig) -> list[str]:
+    """Read the model folder, and find the agent, the parser and the tools; no engine starts.
+
+    Raises:
+        ConfigError: What is wrong, and what would be right.
+    """
+    from consumers.rollout.agents.base import Agent
+    from consumers.rollout.tools.box import ToolBox
+    from infra.text.renderer import Renderer
+
+    rollout = config.rollout
+    agent = resolve("agent", rollout.agent)
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise ConfigError(
+            f"[rollout] agent {rollout.agent!r} is no Agent",
+            hint="subclass consumers.rollout.agents.base.Agent",
+        )
+    tools = ToolBox.load(rollout.tools, timeout_s=rollout.tool_timeout)
+    tools.specs(rollout.tools)
+    renderer = Renderer.load(Path(config.model.path))
+    renderer.check()
+    _parser(config).stop_token_ids(renderer)
+    named = ", ".join(rollout.tools) or "none"
+    return [
+        f"chat template appends only, {renderer.vocab_size} tokens: {config.model.path}",
+        f"agent {rollout.agent}, parser {rollout.parser}, tools: {named}",
+    ]
+
+
+async def body(context: RoleContext) -> None:
+    """The role's body."""
+    await serve_rollouts(context)
+
+
+async def serve_rollouts(
+    context: RoleContext,
+    *,
+    limits: Limits | None = None,
+    build_engine: BuildEngine | None = None,
+    make_loop: MakeLoop | None = None,
+) -> None:
+    """Wait for weights, work, hand over.
+
+    Args:
+        context: Of the role.
+        limits: From the recipe if None.
+        build_engine: Makes the engine; from the recipe if None.
+        make_loop: Makes the agent loop; from the recipe if None.
+
+    Raises:
+        LeftWithoutHandover: Told to stop, but the broker did not take everything.
+        EngineFailed: The engine died.
+    """
+    config = context.config
+    run_id = await context.run_id()
+    engine = (build_engine or _build_engine)(config)
+    make = make_loop or _make_loop
+    store, model = context.folder.weights(config), Path(config.model.path)
+
+    async def newest() -> WeightsPublished | None:
+        manifest = await newest_manifest(context.folder, config)
+        return manifest if manifest is not None and manifest.run_id == run_id else None
+
+    def prepare(published: WeightsPublished) -> PreparedWeights:
+        from infra.weights.reader import prepare as read
+
+        return read(store, published, model)
+
+    floor = build_floor(
+        context,
+        engine=engine,
+        limits=limits or Limits.of(config),
+        make_loop=lambda gate: make(context, engine, gate),
+        newest=newest,
+        prepare=prepare,
+    )
+    context.heartbeat(floor.describe)
+    context.on_weights(floor.sync.hear)
+    context.on_run_state(floor.hear_run_state)
+    try:
+        if await _unless_stopped(context, _start(floor)):
+            await _work(context, floor)
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(engine.close(), _CLOSE_S)
+
+
+async def _start(floor: Floor) -> None:
+    weights = await floor.sync.first()
+    await floor.swap.start(weights)
+    logger.info(
+        "serving version %d · %d slots · fingerprint %s",
+        floor.swap.version,
+        floor.slots.size,
+        floor.swap.fingerprint,
+    )
+
+
+async def _unless_stopped(context: RoleContext, work: Awaitable[None]) -> bool:
+    """Whether the work ended before the role was told to stop."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(context.stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _work(context: RoleContext, floor: Floor) -> None:
+    intake = asyncio.create_task(floor.intake.run(), name="intake")
+    sync = asyncio.create_task(floor.sync.run(), name="sync")
+    sweep = asyncio.create_task(floor.sweep.run(), name="sweep")
+    drain = asyncio.create_task(_drain_on_request(floor), name="drain")
+    stopping = asyncio.create_task(context.stop.wait(), name="stop")
+    loops: list[asyncio.Task[None]] = [intake, sync, sweep, drain]
+    try:
+        ends: set[asyncio.Future[Any]] = {*loops, stopping, floor.failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        broken = [task for task in loops if task.done()]
+        await _cancelled([intake, drain])
+        if not floor.swap.swapping:
+            await _cancelled([sync])
+        if _run_is_over(context):
+            return
+        if floor.failed.done() or any(task.exception() for task in broken):
+            await _leave_broken(floor, broken)
+        await floor.departure.leave()
+    finally:
+        await _cancelled([*loops, stopping, *floor.runner.tasks])
+
+
+async def _leave_broken(floor: Floor, broken: "list[asyncio.Task[None]]") -> None:
+    """Hand over what can be handed over, then fail with the reason.
+
+    Raises:
+        BaseException: The reason.
+    """
+    errors = [error for task in broken if (error := task.exception()) is not None]
+    reason = errors[0] if errors else floor.failed.result()
+    logger.error("handing over, then leaving: %s", reason)
+    floor.holds.put("leaving", "leaving")
+    floor.runner.leaving = True
+    await floor.departure.hand_over(final=True)
+    raise reason
+
+
+async def _drain_on_request(floor: Floor) -> None:
+    while True:
+        await floor.drain_wanted.wait()
+        floor.drain_wanted.clear()
+        if len(floor.slots):
+            await floor.departure.hand_over(final=False)
+
+
+def _run_is_over(context: RoleContext) -> bool:
+    state = context.run_state
+    return state is not None and state.wanted is Wanted.STOPPED
+
+
+async def _cancelled(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _parser(config: RunConfig) -> "ToolParser":
+    found = resolve("parser", config.rollout.parser)
+    parser: ToolParser = found() if isinstance(found, type) else found
+    return parser
+
+
+def _build_engine(config: RunConfig) -> Engine:
+    from consumers.rollout.engines.build import build_engine
+
+    return build_engine(config)
+
+
+def _make_loop(context: RoleContext, engine: Engine, gate: Gate) -> "AgentLoop":
+    from consumers.rollout.agents.loop import AgentLoop
+    from consumers.rollout.tools.box import ToolBox
+    from infra.text.renderer import Renderer
+
+    rollout = context.config.rollout
+    return AgentLoop(
+        engine=engine,
+        renderer=Renderer.load(Path(context.config.model.path)),
+        parser=_parser(context.config),
+        tools=ToolBox.load(rollout.tools, timeout_s=rollout.tool_timeout),
+        worker=context.worker,
+        admit=gate.admit,
+    )
