@@ -113,7 +113,7 @@ class Evaluations:
         evaluations.last_version = data["last_version"]
         if data["open"] is not None:
             fields = dict(data["open"])
-            fields["rewards"] = {index: reward for index, reward in fields["rewards"]}
+            fields["rewards"] = dict(fields["rewards"])
             fields["failed"] = set(fields["failed"])
             evaluations.open = OpenEvaluation(**fields)
         return evaluations

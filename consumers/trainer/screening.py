@@ -65,8 +65,8 @@ def screen_failure(delivery: Delivery, *, run_id: str) -> Screened | str:
     if headers.run_id != run_id:
         return f"belongs to run {headers.run_id!r}"
     index = headers.index if headers.rollout_id else -1
-    error = _error_text(delivery)[:MAX_ERROR_CHARS]
-    return Screened(_record(envelope, headers, index=index).model_copy(update={"error": error}))
+    text = _error_text(delivery)[:MAX_ERROR_CHARS]
+    return Screened(_record(envelope, headers, index=index).model_copy(update={"error": text}))
 
 
 def trajectory_of(record: Arrived, body: bytes) -> Trajectory:

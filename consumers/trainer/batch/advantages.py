@@ -24,7 +24,8 @@ def grpo(rewards: Rewards) -> Rewards:
     rewards = np.asarray(rewards, dtype=np.float64)
     if rewards.size < 2:
         return rewards / (1.0 + STD_EPSILON)
-    return dr_grpo(rewards) / (float(rewards.std(ddof=1)) + STD_EPSILON)
+    advantages: Rewards = dr_grpo(rewards) / (rewards.std(ddof=1) + STD_EPSILON)
+    return advantages
 
 
 @register("advantages", "dr_grpo")

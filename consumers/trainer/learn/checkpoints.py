@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from consumers.trainer.learn import durable_folders
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.random_states import random_states, set_random_states
-from infra.roles.errors import WarrenError
+from infra.roles.errors import ConfigError, WarrenError
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ STATE = "state.json"
 
 
 class CheckpointUnusable(WarrenError):
-    """A checkpoint is damaged, of another model, or would be overwritten."""
+    """A checkpoint is damaged, or holds other weights than those to be saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Restored:
 def save(checkpoints: Path, learner: Learner, extra: Mapping[str, Any], *, keep: int) -> Path:
     """Write `checkpoints/step_<n>` durably, prune to the newest `keep`, return the new folder.
 
-    A checkpoint of this step with the same weights is left as it is.
+    A checkpoint of this step with the same weights keeps them and takes the new `extra`.
 
     Args:
         checkpoints: Folder of all checkpoints of the run; created.
@@ -65,11 +65,14 @@ def save(checkpoints: Path, learner: Learner, extra: Mapping[str, Any], *, keep:
     """
     target = checkpoints / f"step_{learner.step_done}"
     if target.exists():
-        if _read_state(target)["weights_sha256"] != learner.policy.sha256():
+        state = _read_state(target)
+        if state["weights_sha256"] != learner.policy.sha256():
             raise CheckpointUnusable(
                 f"{target} exists and holds other weights",
                 hint="another history of this run wrote it; move it away to save this one",
             )
+        state |= {"extra": dict(extra), "random": random_states()}
+        durable_folders.replace_text(target / "state" / STATE, _to_text(state))
         return target
     durable_folders.create(target, lambda folder: _write(folder, learner, extra))
     durable_folders.prune(checkpoints, keep)
@@ -81,15 +84,19 @@ def load(folder: Path, learner: Learner) -> Restored:
     """Restore weights, optimizer, step and random generators from one `step_<n>` folder.
 
     Raises:
-        CheckpointUnusable: A file is missing or damaged, or it is of another model. The learner
-            is then as before.
+        CheckpointUnusable: A file is missing or damaged.
+        ConfigError: It is of another model, or of another release. In both cases the learner is
+            as before.
     """
     state = _read_state(folder)
     weights, moments = (_read_tensors(folder, state, name) for name in (WEIGHTS, OPTIMIZER))
     try:
         learner.policy.load_masters(weights)
     except ValueError as error:
-        raise CheckpointUnusable(f"{folder}: {error}", hint="check model.path") from error
+        raise ConfigError(
+            f"{folder} does not fit model.path={str(learner.policy.model_folder)!r}: {error}",
+            hint="resume with the model that the run began with, or begin another run",
+        ) from error
     _set_moments(learner, moments, state["optimizer_steps"])
     learner.step_done = state["step"]
     set_random_states(state["random"])
@@ -139,9 +146,12 @@ def _write(folder: Path, learner: Learner, extra: Mapping[str, Any]) -> None:
         "extra": dict(extra),
         "random": random_states(),
     }
-    text = json.dumps(state, indent=1, allow_nan=False)
-    (inner / STATE).write_text(text + "\n", encoding="utf-8")
+    (inner / STATE).write_text(_to_text(state), encoding="utf-8")
     learner.policy.save_hf(folder / "hf", learner.config.model.dtype)
+
+
+def _to_text(state: Mapping[str, Any]) -> str:
+    return json.dumps(state, indent=1, allow_nan=False) + "\n"
 
 
 def _moments(learner: Learner) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
@@ -166,8 +176,8 @@ def _set_moments(
             device = parameter.device
             learner.optimizer.state[parameter] = {
                 "step": torch.tensor(float(steps[name]), dtype=torch.float32, device=device),
-                "exp_avg": tensors[f"exp_avg.{name}"].to(device),
-                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(device),
+                "exp_avg": tensors[f"exp_avg.{name}"].to(device, copy=True),
+                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(device, copy=True),
             }
 
 
@@ -178,7 +188,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointUnusable(f"{path} cannot be read: {error}", hint=_OTHER) from error
     if state.get("schema_version") != SCHEMA_VERSION:
-        raise CheckpointUnusable(
+        raise ConfigError(
             f"{path} has schema_version {state.get('schema_version')!r}, not {SCHEMA_VERSION}",
             hint="resume it with the release that wrote it",
         )

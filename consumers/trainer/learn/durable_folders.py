@@ -32,6 +32,15 @@ def create(target: Path, write: Callable[[Path], None]) -> None:
     _sync(target.parent)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Overwrite a file durably: a crash leaves the old text or the new."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    _sync(fresh)
+    fresh.replace(path)
+    _sync(path.parent)
+
+
 def step_folders(parent: Path) -> list[Path]:
     """By step, oldest first; remnants of a crash are not among them."""
     if not parent.is_dir():

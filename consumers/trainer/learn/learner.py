@@ -169,7 +169,7 @@ class Learner:
         share.backward()  # type: ignore[no-untyped-call]
         fresh_N = versions_N == (-1 if version is None else version)
         diagnostics.add(new_N, rollout_N, advantages_N, entropies_N, fresh_N)
-        return float(share)
+        return float(share.detach())
 
     def _precision(self) -> AbstractContextManager[object]:
         # Only a GPU gains from bfloat16 products; masters, logits and loss stay float32.

@@ -68,6 +68,10 @@ class Policy:
                 f"model.path={str(model_folder)!r} lacks {len(missing)} weights: {missing[:5]}",
                 hint="they would start at random; copy the complete model",
             )
+        for parameter in model.parameters():
+            # Loaded weights are views of the mapped file: changed when it is, and aligned as it
+            # is, which decides the last bits of matrix products.
+            parameter.data = parameter.data.clone()
         policy = cls(model.to(device), model_folder)
         logger.info(
             "policy of %.2f M parameters on %s", model.num_parameters() / 1e6, policy.device

@@ -1,0 +1,200 @@
+"""What comes back, taken in: journaled, then acknowledged.
+
+trajectories --+                                        +--> ledger, evaluations --> bell
+evaluations  --+--> screen --> append ... --> one fsync +--> acknowledge
+failures     --+       |
+                       +--> not in order: to `dead` with the reason, then acknowledged
+"""
+
+import asyncio
+import logging
+
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.clock import PausableClock
+from consumers.trainer.group import MemberState
+from consumers.trainer.ledger import Report
+from consumers.trainer.screening import Screened, screen_failure, screen_trajectory
+from consumers.trainer.tally import Tally
+from infra.amqp.dead import give_up
+from infra.amqp.errors import BadMessage
+from infra.amqp.message import Delivery
+from infra.roles.context import RoleContext
+from infra.roles.errors import DeadlinePassed
+from schemas.headers import Purpose
+from schemas.journal import Arrived
+from schemas.work import Failure, FailureKind
+
+logger = logging.getLogger(__name__)
+
+QUEUES = ("trajectories", "evaluations", "failures")
+PREFETCH = 256
+
+
+class Arrivals:
+    """The intake loop."""
+
+    def __init__(
+        self,
+        ctx: RoleContext,
+        chronicle: Chronicle,
+        clock: PausableClock,
+        tally: Tally,
+        *,
+        run_id: str,
+        vocab_size: int,
+    ) -> None:
+        self._ctx = ctx
+        self._chronicle = chronicle
+        self._clock = clock
+        self._tally = tally
+        self._run_id = run_id
+        self._vocab_size = vocab_size
+        self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.newest_published = -1
+        """Newest version that any worker can have."""
+        self.last_at = clock.now()
+        """When something last came."""
+
+    async def run(self) -> None:
+        """Take in what comes, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for queue in QUEUES:
+                tasks.create_task(self._pump(queue))
+            while True:
+                deliveries = await self._some()
+                taken, refused = self._take(deliveries)
+                self._chronicle.close_due()
+                await self._chronicle.commit()
+                for delivery in taken:
+                    self._ctx.broker.ack(delivery)
+                for delivery, reason in refused:
+                    tasks.create_task(self._give_up(delivery, reason))
+                self._watch_fruitless()
+
+    async def _pump(self, queue: str) -> None:
+        async for delivery in self._ctx.broker.subscribe(queue, prefetch=PREFETCH):
+            self._inbox.put_nowait(delivery)
+
+    async def _some(self) -> list[Delivery]:
+        deliveries = [await self._inbox.get()]
+        while not self._inbox.empty() and len(deliveries) < PREFETCH:
+            deliveries.append(self._inbox.get_nowait())
+        self.last_at = self._clock.now()
+        return [delivery for delivery in deliveries if self._ctx.broker.held(delivery)]
+
+    def _take(
+        self, deliveries: list[Delivery]
+    ) -> tuple[list[Delivery], list[tuple[Delivery, str]]]:
+        taken: list[Delivery] = []
+        refused: list[tuple[Delivery, str]] = []
+        for delivery in deliveries:
+            reason = (
+                self._take_failure(delivery)
+                if delivery.queue == "failures"
+                else self._take_trajectory(delivery)
+            )
+            if reason is None:
+                taken.append(delivery)
+            else:
+                refused.append((delivery, reason))
+        return taken, refused
+
+    def _take_trajectory(self, delivery: Delivery) -> str | None:
+        """Note a trajectory; the reason when it must be given up."""
+        newest = max(self.newest_published, self._chronicle.ledger.version)
+        try:
+            screened = screen_trajectory(
+                delivery,
+                run_id=self._run_id,
+                newest_version=newest,
+                vocab_size=self._vocab_size,
+            )
+        except BadMessage as error:
+            return error.reason
+        expected = self._expects(screened.record)
+        if expected is Report.UNKNOWN:
+            return f"{screened.record.rollout_id!r} was never issued"
+        self._count(screened, expected, delivery.body)
+        return None
+
+    def _take_failure(self, delivery: Delivery) -> str | None:
+        """Note a failure. What is not ours stays in `dead_letters`, for people."""
+        screened = screen_failure(delivery, run_id=self._run_id)
+        if isinstance(screened, str):
+            logger.warning("a dead letter closes nothing here: %s", screened)
+        else:
+            self._count(screened, self._expects(screened.record), delivery.body)
+        return None
+
+    def _expects(self, record: Arrived) -> Report:
+        if record.purpose is Purpose.EVAL:
+            return self._chronicle.evaluations.expects(record.group, record.index)
+        return self._chronicle.ledger.expects(record.group, record.index)
+
+    def _count(self, screened: Screened, expected: Report, body: bytes) -> None:
+        record, trajectory = screened.record, screened.trajectory
+        if expected is not Report.COUNTED:
+            self._tally.count("late")
+            logger.debug("%s came late: attempt %d", record.rollout_id, record.attempt)
+            return
+        where = self._chronicle.journal.end
+        report = self._chronicle.note(record, body)
+        if trajectory is None or report is not Report.COUNTED:
+            return
+        self._tally.add(trajectory)
+        if record.purpose is Purpose.TRAIN:
+            self._chronicle.shelf.keep(where, trajectory)
+            self._report_stale(record)
+
+    def _report_stale(self, record: Arrived) -> None:
+        member = self._chronicle.ledger.groups[record.group].members[record.index]
+        if member.state is MemberState.STALE:
+            logger.info(
+                "%s is too old to train on: %d tokens, oldest of version %s, now %d",
+                record.rollout_id,
+                record.num_tokens,
+                record.oldest_version,
+                self._chronicle.ledger.version,
+            )
+
+    async def _give_up(self, delivery: Delivery, reason: str) -> None:
+        self._tally.count("given_up")
+        envelope = delivery.envelope
+        logger.warning(
+            "gave up a message on %s (%s from %s): %s",
+            delivery.queue,
+            envelope.type or "no type",
+            envelope.app_id or "unknown",
+            reason,
+        )
+        await give_up(self._ctx.broker, delivery, _failure(delivery, reason, self._ctx.worker))
+
+    def _watch_fruitless(self) -> None:
+        """Raises DeadlinePassed when too many groups closed without one to train on."""
+        fruitless = self._chronicle.fruitless
+        if not fruitless.exceeded:
+            return
+        message = fruitless.explain()
+        if self._ctx.config.deadlines.on_deadline == "stop":
+            raise DeadlinePassed(
+                message, hint="look at the rewards and at 'dead_letters', or raise max_fruitless"
+            )
+        logger.warning("%s", message)
+        fruitless.reset()
+
+
+def _failure(delivery: Delivery, reason: str, worker: str) -> Failure:
+    headers = delivery.envelope.headers
+    group, index = headers.get("group", -1), headers.get("index", -1)
+    attempt = headers.get("attempt", 0)
+    return Failure(
+        rollout_id=str(headers.get("rollout_id", "")),
+        group=group if isinstance(group, int) else -1,
+        index=index if isinstance(index, int) else -1,
+        purpose=Purpose.EVAL if headers.get("purpose") == "eval" else Purpose.TRAIN,
+        attempt=attempt if isinstance(attempt, int) and attempt >= 0 else 0,
+        stage="trainer",
+        kind=FailureKind.DATA,
+        error=reason,
+        worker=worker,
+    )

@@ -1,0 +1,181 @@
+"""Credits go out: the only flow control there is.
+
+    room = min(limit - open - held, needed - open)
+    journal Issued -> publish, confirmed -> journal Confirmed
+
+Groups that a step closes are held back until its weights are broadcast; others free room at once.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.clock import PausableClock
+from consumers.trainer.staleness import min_version_at_issue
+from infra.amqp.codec import encode
+from infra.amqp.message import Outgoing
+from infra.roles.context import RoleContext
+from infra.runs.dataset_fingerprint import credit_fingerprint
+from schemas.headers import Headers, Purpose
+from schemas.journal import Confirmed, Issued
+from schemas.work import Credit
+
+logger = logging.getLogger(__name__)
+
+
+class Credits:
+    """Issues credits of one run, train and evaluation."""
+
+    def __init__(
+        self, ctx: RoleContext, chronicle: Chronicle, clock: PausableClock, *, run_id: str
+    ) -> None:
+        self._ctx = ctx
+        self._chronicle = chronicle
+        self._clock = clock
+        self._run_id = run_id
+        self._fingerprints: dict[Purpose, str] = {}
+        self._held = 0
+        self._open = False
+        algorithm = ctx.config.algorithm
+        self.limit = max(
+            algorithm.groups_per_step,
+            math.floor((1 + algorithm.max_staleness) * algorithm.groups_per_step),
+        )
+        """Groups outstanding at most."""
+
+    def hold(self, num_groups: int) -> None:
+        """Keep back the credits that a step releases."""
+        self._held += num_groups
+
+    def release(self) -> None:
+        """The step's weights are out: so may the credits be."""
+        self._held = 0
+        self._open = True
+        self._chronicle.changed.ring()
+
+    def room(self) -> int:
+        """How many may be issued now."""
+        if not self._open or self._clock.paused:
+            return 0
+        ledger, config = self._chronicle.ledger, self._ctx.config
+        num_open = len(ledger.groups)
+        needed = (config.run.steps - ledger.step) * config.algorithm.groups_per_step
+        return max(0, min(self.limit - num_open - self._held, needed - num_open))
+
+    async def run(self) -> None:
+        """Issue whenever there is room, until cancelled."""
+        while True:
+            room = self.room()
+            if room:
+                await self._issue(room)
+            else:
+                await self._chronicle.changed.wait()
+
+    async def publish_unconfirmed(self) -> int:
+        """Publish again what the broker may not have; returns how many credits."""
+        pending = [
+            (group.number, group.asked, group.attempt, group.min_version)
+            for group in self._chronicle.ledger.unconfirmed()
+        ]
+        for number, indexes, attempt, min_version in pending:
+            await self._publish([number], indexes, attempt, min_version, Purpose.TRAIN)
+        evaluation = self._chronicle.evaluations.open
+        if evaluation is not None and not evaluation.confirmed:
+            version = evaluation.version
+            indexes = tuple(range(evaluation.num_asked))
+            await self._publish([version], indexes, 0, version, Purpose.EVAL)
+            return len(pending) + 1
+        return len(pending)
+
+    async def reissue(self, number: int, indexes: tuple[int, ...]) -> None:
+        """Ask again for members of an open group that got lost."""
+        group = self._chronicle.ledger.groups[number]
+        attempt, min_version = group.attempt + 1, group.min_version
+        record = Issued(groups=(number,), indexes=indexes, attempt=attempt, min_version=min_version)
+        self._chronicle.note(record)
+        await self._publish([number], indexes, attempt, min_version, Purpose.TRAIN)
+
+    async def evaluate(self, version: int, num_asked: int) -> None:
+        """Ask for the evaluation of a version."""
+        indexes = tuple(range(num_asked))
+        record = Issued(
+            groups=(version,), indexes=indexes, min_version=version, purpose=Purpose.EVAL
+        )
+        self._chronicle.note(record)
+        await self._publish([version], indexes, 0, version, Purpose.EVAL)
+
+    async def _issue(self, count: int) -> None:
+        ledger, algorithm = self._chronicle.ledger, self._ctx.config.algorithm
+        numbers = range(ledger.num_issued, ledger.num_issued + count)
+        min_version = min_version_at_issue(
+            ledger.version,
+            max_staleness=algorithm.max_staleness,
+            max_version_lag=algorithm.max_version_lag,
+        )
+        self._chronicle.note(Issued(groups=tuple(numbers), min_version=min_version))
+        indexes = tuple(range(algorithm.group_size))
+        await self._publish(numbers, indexes, 0, min_version, Purpose.TRAIN)
+
+    async def _publish(
+        self,
+        numbers: Sequence[int],
+        indexes: tuple[int, ...],
+        attempt: int,
+        min_version: int,
+        purpose: Purpose,
+    ) -> None:
+        fingerprint = await self._fingerprint(purpose)
+        await self._chronicle.commit()
+        messages = [
+            self._message(number, indexes, attempt, min_version, purpose, fingerprint)
+            for number in numbers
+        ]
+        await asyncio.gather(*(self._ctx.broker.publish(message) for message in messages))
+        self._chronicle.note(Confirmed(groups=tuple(numbers), attempt=attempt, purpose=purpose))
+
+    def _message(
+        self,
+        number: int,
+        indexes: tuple[int, ...],
+        attempt: int,
+        min_version: int,
+        purpose: Purpose,
+        fingerprint: str,
+    ) -> Outgoing:
+        config = self._ctx.config
+        credit = Credit(
+            group=number,
+            purpose=purpose,
+            indexes=indexes,
+            attempt=attempt,
+            min_version=min_version,
+            dataset_fingerprint=fingerprint,
+            seed=config.run.seed,
+            group_size=config.algorithm.group_size
+            if purpose is Purpose.TRAIN
+            else config.eval.samples,
+        )
+        headers = Headers(
+            run_id=self._run_id,
+            purpose=purpose,
+            group=number,
+            attempt=attempt,
+            min_version=min_version,
+        )
+        envelope, body = encode(
+            credit,
+            app_id=self._ctx.app_id,
+            correlation_id=str(number),
+            headers=headers.to_amqp(),
+            message_id=f"Credit:{purpose.value}:{number}:{attempt}",
+        )
+        return Outgoing(exchange="work", routing_key="credit", envelope=envelope, body=body)
+
+    async def _fingerprint(self, purpose: Purpose) -> str:
+        if purpose not in self._fingerprints:
+            self._fingerprints[purpose] = await asyncio.to_thread(
+                credit_fingerprint, self._ctx.config, purpose
+            )
+        return self._fingerprints[purpose]

@@ -1,0 +1,56 @@
+"""Who is at work: heartbeats of the other roles, for waiting lines and for finding lost members."""
+
+import asyncio
+import logging
+from collections import Counter
+
+from infra.amqp.codec import decode
+from infra.amqp.errors import BadMessage
+from infra.roles.context import RoleContext
+from schemas.control import Heartbeat
+
+logger = logging.getLogger(__name__)
+
+GONE_AFTER_S = 15.0
+"""A role that is silent for longer counts as gone."""
+
+
+class Fleet:
+    """The newest heartbeat of each role process."""
+
+    def __init__(self, ctx: RoleContext) -> None:
+        self._ctx = ctx
+        self._beats: dict[str, tuple[Heartbeat, float]] = {}
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        async for delivery in self._ctx.broker.events():
+            if delivery.envelope.type != Heartbeat.__name__:
+                continue
+            try:
+                beat = decode(delivery.envelope, delivery.body, Heartbeat)
+            except BadMessage as error:
+                logger.debug("a heartbeat that cannot be read: %s", error.reason)
+                continue
+            self._beats[f"{beat.role}/{beat.worker}"] = (beat, _now())
+
+    def alive(self) -> list[Heartbeat]:
+        """Of roles heard lately."""
+        now = _now()
+        return [beat for beat, at in self._beats.values() if now - at < GONE_AFTER_S]
+
+    def held(self) -> frozenset[str]:
+        """Rollout ids that some process holds."""
+        return frozenset(name for beat in self.alive() for name in beat.rollout_ids)
+
+    def describe(self) -> str:
+        """`37 in flight on 4 rollout workers`, and which roles are missing."""
+        counts = Counter(beat.role for beat in self.alive())
+        missing = [role for role in ("producer", "rollout", "reward") if not counts[role]]
+        if missing:
+            return f"no {' and no '.join(missing)} process is heard"
+        return f"{len(self.held())} in flight on {counts['rollout']} rollout workers"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,207 @@
+"""The trainer's one loop.
+
+           +----------------------------------------------------------------------------+
+           v                                                                            |
+    collect: groups_per_step groups ready, oldest first; none may be left behind too old |
+           |                                                                            |
+    journal Batch -> step (in a thread) -> journal Stepped                              |
+           |                                                                            |
+    every steps_per_publish: no evaluation open? -> store -> journal Published -> sync  |
+           |                                                                            |
+    checkpoint, evaluation if due -> release the step's credits ------------------------+
+
+Beside it: arrivals (journal, acknowledge), credits, evaluations closing, RunState, heartbeats.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import asdict
+from typing import Any
+
+from consumers.trainer.batch.groups import Group
+from consumers.trainer.batch.stats import batch_stats
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.collect import Collector
+from consumers.trainer.credits import Credits
+from consumers.trainer.ends import End
+from consumers.trainer.evaluating import Evaluator
+from consumers.trainer.group import OpenGroup
+from consumers.trainer.learn.learner import Learner, StepResult
+from consumers.trainer.publish import Publisher
+from consumers.trainer.report import step_line
+from consumers.trainer.saving import Saver
+from consumers.trainer.stepping import members_of, take_step
+from consumers.trainer.tally import Tally
+from infra.roles.context import RoleContext
+from infra.runs.metrics import MetricsFile
+from schemas.journal import Batch, Closed, Stepped
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """Collect, step, publish, until the steps are done or the trainer is told to stop."""
+
+    def __init__(
+        self,
+        ctx: RoleContext,
+        chronicle: Chronicle,
+        learner: Learner,
+        *,
+        collector: Collector,
+        credits: Credits,
+        publisher: Publisher,
+        evaluator: Evaluator,
+        saver: Saver,
+        metrics: MetricsFile,
+        tally: Tally,
+    ) -> None:
+        self._ctx = ctx
+        self._chronicle = chronicle
+        self._learner = learner
+        self._collector = collector
+        self._credits = credits
+        self._publisher = publisher
+        self._evaluator = evaluator
+        self._saver = saver
+        self._metrics = metrics
+        self._tally = tally
+        self._counts = dict(chronicle.ledger.ends.counts)
+        self._reward: float | None = None
+        self._line: dict[str, Any] | None = None
+        self._line_at = time.monotonic()
+
+    async def run(self) -> bool:
+        """Run; True when all steps are done and evaluated, False when told to stop before."""
+        ledger, num_steps = self._chronicle.ledger, self._ctx.config.run.steps
+        while True:
+            await self._publish_if_due()
+            await self._write_line()
+            if self._ctx.stop.is_set() or ledger.step >= num_steps:
+                break
+            await self._evaluator.begin_if_due()
+            self._credits.release()
+            if ledger.step and ledger.step % self._ctx.config.checkpoint.every == 0:
+                await self._save()
+            batch = await self._collector.collect()
+            if batch is not None:
+                await self._train(batch)
+        done = ledger.step >= num_steps
+        if ledger.step:
+            await self._save()
+        if done and not self._ctx.stop.is_set():
+            await self._evaluate_last()
+        return done
+
+    def finish_unfinished(self, result: StepResult) -> None:
+        """Journal a step that recovery took because its predecessor could not."""
+        self._note_stepped(result)
+        logger.info("step %d was decided but not done: it is done now", result.step)
+
+    def end_line(self) -> dict[str, Any]:
+        """The last line of the metrics: the books, and totals."""
+        books = self._chronicle.ledger.books()
+        return {
+            **asdict(books),
+            "step": self._chronicle.ledger.step,
+            "version": self._chronicle.ledger.version,
+            **self._tally.to_json(),
+        }
+
+    async def _evaluate_last(self) -> None:
+        await self._evaluator.closed()
+        await self._evaluator.begin_if_due(last=True)
+        await self._evaluator.closed()
+
+    async def _publish_if_due(self) -> None:
+        ledger, config = self._chronicle.ledger, self._ctx.config
+        due = ledger.step > ledger.published_step and (
+            ledger.step % config.algorithm.steps_per_publish == 0 or ledger.step >= config.run.steps
+        )
+        if ledger.version >= 0 and not due:
+            return
+        await self._evaluator.closed()
+        if self._chronicle.evaluations.open is not None:
+            return  # told to stop: whoever resumes publishes first
+        seconds = await self._publisher.publish(self._learner, ledger.step)
+        self._chronicle.close_due()
+        if self._line is not None:
+            self._line["time/publish_s"] = seconds
+            self._line["published"] = ledger.version
+
+    async def _save(self) -> None:
+        if self._saver.saved_step != self._learner.step_done:
+            await self._saver.save()
+
+    async def _train(self, batch: list[OpenGroup]) -> None:
+        chronicle, ledger = self._chronicle, self._chronicle.ledger
+        started = time.monotonic()
+        step, version = ledger.step + 1, ledger.version
+        groups = await asyncio.to_thread(chronicle.shelf.groups, batch)
+        numbers = tuple(group.number for group in batch)
+        chronicle.note(
+            Batch(
+                step=step,
+                version=version,
+                groups=numbers,
+                members=members_of(groups),
+                closed=tuple(Closed(group=n, end=End.TRAINED.value) for n in numbers),
+                releases=len(numbers),
+            )
+        )
+        chronicle.fruitless.reset()
+        self._credits.hold(len(numbers))
+        ledger.books().check(f"at step {step}")
+        await chronicle.commit()
+        waited = started - self._line_at
+        result = await asyncio.to_thread(
+            take_step, self._learner, groups, step=step, version=version
+        )
+        self._note_stepped(result)
+        await chronicle.commit()
+        self._line = {
+            **self._describe(step, version, groups, result),
+            "time/wait_s": waited,
+            "time/train_s": time.monotonic() - started,
+        }
+
+    def _note_stepped(self, result: StepResult) -> None:
+        self._chronicle.note(
+            Stepped(
+                step=result.step,
+                loss=result.loss,
+                grad_norm=result.grad_norm,
+                weights_sha256=result.weights_sha256,
+            )
+        )
+
+    def _describe(
+        self, step: int, version: int, groups: list[Group], result: StepResult
+    ) -> dict[str, Any]:
+        counts = self._chronicle.ledger.ends.counts
+        closed = {f"groups/{end.value}": counts[end] - self._counts[end] for end in End}
+        self._counts = dict(counts)
+        return {
+            "step": step,
+            "version": version,
+            **closed,
+            "groups/open": len(self._chronicle.ledger.groups),
+            **batch_stats(groups, version),
+            **result.metrics,
+        }
+
+    async def _write_line(self) -> None:
+        """The step's line, once its weights are out."""
+        line, self._line = self._line, None
+        if line is None:
+            self._line_at = time.monotonic()
+            return
+        now = time.monotonic()
+        line["time/step_s"] = now - self._line_at
+        line["perf/tokens_per_s"] = line.get("batch/num_tokens", 0.0) / (now - self._line_at)
+        self._line_at = now
+        await asyncio.to_thread(self._metrics.append, "step", line)
+        num_steps = self._ctx.config.run.steps
+        logger.info("%s", step_line(line, num_steps=num_steps, before=self._reward))
+        self._reward = line["reward/mean"]

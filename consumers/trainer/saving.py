@@ -1,0 +1,143 @@
+"""Checkpoints of everything: learner, ledger, evaluations, and where in the journal they stand."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.learn import checkpoints
+from consumers.trainer.learn.durable_folders import step_folders
+from consumers.trainer.learn.learner import Learner
+from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.tally import Tally
+from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError, WarrenError
+from infra.runs.journal_reader import Position
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """What a checkpoint says beside the learner's own."""
+
+    run_id: str
+    position: Position
+    ledger: Ledger
+    evaluations: Evaluations
+    tally: Tally
+
+
+class Saver:
+    """Saves checkpoints, and drops journal segments that none of the kept ones needs."""
+
+    def __init__(
+        self,
+        ctx: RoleContext,
+        chronicle: Chronicle,
+        learner: Learner,
+        tally: Tally,
+        *,
+        run_id: str,
+    ) -> None:
+        self._ctx = ctx
+        self._chronicle = chronicle
+        self._learner = learner
+        self._tally = tally
+        self._run_id = run_id
+        self._needs: dict[int, str] = {}
+        self.saved_step = -1
+
+    async def save(self) -> None:
+        """Save a checkpoint of the step that was just taken.
+
+        Raises:
+            Superseded: A newer trainer has begun.
+            WarrenError: The disk refused.
+        """
+        await self._chronicle.commit()
+        step = self._learner.step_done
+        folder, keep = self._ctx.folder.checkpoints, self._ctx.config.checkpoint.keep
+        if not (folder / f"step_{step}").exists():  # an older incarnation's stays, as it is
+            self._needs[step] = self._oldest_needed()
+        extra = self._extra()
+        try:
+            await asyncio.to_thread(checkpoints.save, folder, self._learner, extra, keep=keep)
+        except OSError as error:
+            raise WarrenError(
+                f"cannot save the checkpoint of step {step} in {folder}: {error}",
+                hint="free some space, then start the trainer with --resume: the journal has all",
+            ) from error
+        self.saved_step = step
+        await self._chronicle.journal.rotate()
+        self._drop_segments(folder)
+
+    def _extra(self) -> dict[str, Any]:
+        chronicle = self._chronicle
+        return {
+            "run_id": self._run_id,
+            "incarnation": chronicle.fence.incarnation,
+            "version": chronicle.ledger.version,
+            "next_credit": chronicle.ledger.num_issued,
+            "position": list(chronicle.journal.end),
+            "ledger": chronicle.ledger.to_json(),
+            "evaluations": chronicle.evaluations.to_json(),
+            "tally": self._tally.to_json(),
+        }
+
+    def _oldest_needed(self) -> str:
+        places = [
+            member.where.segment
+            for group in self._chronicle.ledger.groups.values()
+            for member in group.members
+            if member.where is not None
+        ]
+        return min([self._chronicle.journal.end.segment, *places])
+
+    def _drop_segments(self, folder: Path) -> None:
+        kept = [int(path.name.removeprefix("step_")) for path in step_folders(folder)]
+        if kept and all(step in self._needs for step in kept):
+            self._chronicle.journal.remove_before(min(self._needs[step] for step in kept))
+
+
+def restore(folder: Path, learner: Learner, rules: Rules) -> SavedState | None:
+    """Load the newest good checkpoint into the learner; None when there is none.
+
+    A damaged one is set aside, and the one before it is used: the journal has the rest.
+
+    Raises:
+        ConfigError: The recipe changed in a way that the open groups cannot survive.
+    """
+    for path in reversed(step_folders(folder)):
+        try:
+            restored = checkpoints.load(path, learner)
+        except checkpoints.CheckpointUnusable as error:
+            aside = path.with_name(f".{path.name}.damaged")
+            logger.warning("setting %s aside as %s: %s", path.name, aside.name, error)
+            path.rename(aside)
+            continue
+        _check_config(restored.config, learner)
+        extra = restored.extra
+        logger.info("resuming from %s", path)
+        return SavedState(
+            run_id=extra["run_id"],
+            position=Position(*extra["position"]),
+            ledger=Ledger.from_json(extra["ledger"], rules),
+            evaluations=Evaluations.from_json(extra["evaluations"]),
+            tally=Tally(extra["tally"]),
+        )
+    return None
+
+
+def _check_config(saved: dict[str, Any], learner: Learner) -> None:
+    now = learner.config.model_dump(mode="json")
+    for section, key in (("run", "seed"), ("algorithm", "group_size")):
+        before, after = saved[section][key], now[section][key]
+        if before != after:
+            raise ConfigError(
+                f"{section}.{key} was {before} and is now {after}: the run cannot go on with it",
+                hint="resume with the old value, or begin another run",
+            )

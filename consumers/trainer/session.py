@@ -1,0 +1,175 @@
+"""Everything of one trainer incarnation, put together."""
+
+import asyncio
+import logging
+from typing import Self
+
+from consumers.trainer.announce import Announcer
+from consumers.trainer.arrivals import Arrivals
+from consumers.trainer.begin import new_run_id
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.clock import PausableClock
+from consumers.trainer.collect import Collector
+from consumers.trainer.credits import Credits
+from consumers.trainer.evaluating import Evaluator
+from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.fence import Fence
+from consumers.trainer.fleet import Fleet
+from consumers.trainer.learn.learner import Learner
+from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.loop import Loop
+from consumers.trainer.publish import Publisher
+from consumers.trainer.recovery import Recovered, recover
+from consumers.trainer.reissue import Reissuer
+from consumers.trainer.saving import Saver
+from consumers.trainer.shelf import Shelf
+from consumers.trainer.tally import Tally
+from infra.roles.context import RoleContext
+from infra.runs.incarnation import Incarnations
+from infra.runs.journal import Journal
+from infra.runs.journal_reader import JournalReader
+from infra.runs.metrics import MetricsFile, read_metrics
+from infra.weights.store import WeightStore
+from schemas.journal import Opened
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """The parts of a running trainer. Made by `open`."""
+
+    def __init__(
+        self,
+        ctx: RoleContext,
+        learner: Learner,
+        chronicle: Chronicle,
+        recovered: Recovered | None,
+        *,
+        run_id: str,
+    ) -> None:
+        config, clock = ctx.config, PausableClock()
+        metrics = MetricsFile(ctx.folder.metrics)
+        tally = recovered.tally if recovered else Tally()
+        self._ctx = ctx
+        self._chronicle = chronicle
+        self._recovered = recovered
+        self._metrics = metrics
+        self._fleet = Fleet(ctx)
+        self._announcer = Announcer(ctx, chronicle, clock, run_id=run_id)
+        self._credits = Credits(ctx, chronicle, clock, run_id=run_id)
+        self._arrivals = Arrivals(
+            ctx, chronicle, clock, tally, run_id=run_id, vocab_size=learner.policy.vocab_size
+        )
+        self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics)
+        self._reissuer = Reissuer(ctx, chronicle, self._credits, clock, self._fleet)
+        store = WeightStore(ctx.folder.weights(config))
+        self._publisher = Publisher(ctx, chronicle, store, run_id=run_id)
+        self._loop = Loop(
+            ctx,
+            chronicle,
+            learner,
+            collector=Collector(ctx, chronicle, clock, self._fleet),
+            credits=self._credits,
+            publisher=self._publisher,
+            evaluator=self._evaluator,
+            saver=Saver(ctx, chronicle, learner, tally, run_id=run_id),
+            metrics=metrics,
+            tally=tally,
+        )
+
+    @classmethod
+    async def open(cls, ctx: RoleContext, learner: Learner, *, goes_on: bool) -> Self:
+        """Claim an incarnation, bring the learner up to the journal, begin a segment of our own.
+
+        Raises:
+            JournalCorrupt: The history cannot be read.
+        """
+        fence = Fence(Incarnations(ctx.folder.incarnations))
+        reader = JournalReader(ctx.folder.journal)
+        shelf = Shelf(reader)
+        recovered = await recover(ctx, learner, reader, shelf) if goes_on else None
+        run_id = recovered.run_id if recovered else new_run_id()
+        ctx.set_run_id(run_id)
+        opened = Opened(
+            run_id=run_id,
+            incarnation=fence.incarnation,
+            step=learner.step_done,
+            previous_segment=recovered.end.segment if recovered else "",
+            previous_bytes=recovered.end.offset if recovered else 0,
+        )
+        fence.check()
+        chronicle = Chronicle(
+            journal=Journal(ctx.folder.journal, opened),
+            ledger=recovered.ledger if recovered else Ledger(Rules.of(ctx.config)),
+            evaluations=recovered.evaluations if recovered else Evaluations(),
+            fence=fence,
+            shelf=shelf,
+            max_fruitless=ctx.config.algorithm.max_fruitless,
+        )
+        await chronicle.commit()
+        logger.info("run %s, trainer incarnation %d", run_id, fence.incarnation)
+        return cls(ctx, learner, chronicle, recovered, run_id=run_id)
+
+    async def run(self) -> None:
+        """Train to the end, beside the helpers; say farewell if the run is over."""
+        ledger = self._chronicle.ledger
+        ledger.books().check("at the start")
+        self._arrivals.newest_published = await self._publisher.rebroadcast()
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(self._announcer.run()),
+                tasks.create_task(self._fleet.run()),
+                tasks.create_task(self._wake_on_stop()),
+            ]
+            if self._recovered is not None:
+                await self._pick_up(self._recovered)
+            helpers += [
+                tasks.create_task(self._arrivals.run()),
+                tasks.create_task(self._credits.run()),
+                tasks.create_task(self._evaluator.run()),
+                tasks.create_task(self._reissuer.run()),
+            ]
+            done = await self._loop.run()
+            for helper in helpers:
+                helper.cancel()
+        await self._conclude(done)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._chronicle.journal.close()
+
+    async def _pick_up(self, recovered: Recovered) -> None:
+        """Finish what the predecessor had begun."""
+        if recovered.unfinished is not None:
+            self._loop.finish_unfinished(recovered.unfinished)
+        self._chronicle.close_due()
+        await self._chronicle.commit()
+        written = {line["step"] for line in read_metrics(self._ctx.folder.metrics, "step")}
+        for step in sorted(recovered.lines.keys() - written):
+            self._metrics.append("step", recovered.lines[step])
+        async with self._ctx.waits("the broker to confirm credits of the trainer before"):
+            count = await self._credits.publish_unconfirmed()
+        if count:
+            logger.info("published %d unconfirmed credits again", count)
+
+    async def _conclude(self, done: bool) -> None:
+        books = self._chronicle.ledger.books()
+        books.check("at the end")
+        await self._chronicle.commit()
+        if done or self._announcer.told_to_stop:
+            await asyncio.to_thread(self._metrics.append, "end", self._loop.end_line())
+            await self._announcer.farewell()
+        logger.info(
+            "%s: %d groups issued = %d trained + %d filtered + %d stale + %d dead + %d open",
+            "the run is complete" if done else "stopped",
+            books.issued,
+            books.trained,
+            books.filtered,
+            books.stale,
+            books.dead,
+            books.open,
+        )
+
+    async def _wake_on_stop(self) -> None:
+        await self._ctx.stop.wait()
+        self._chronicle.changed.ring()

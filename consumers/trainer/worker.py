@@ -1,0 +1,81 @@
+"""The trainer role: trajectories in, weights and credits out.
+
+    fence -> run folder: fresh, or checkpoint + journal -> loop beside its helpers -> farewell
+
+    trajectories --> arrivals --> journal --> ledger --+--> loop: step --> weights --> sync
+    evaluations  -->     |                             |
+    failures     -->     +--> acknowledge              +--> credits --> producers
+
+The loop itself is drawn in `loop.py`.
+"""
+
+import asyncio
+import functools
+import logging
+from pathlib import Path
+
+from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError
+from schemas.config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+
+def check(config: RunConfig) -> list[str]:
+    """Validate what the trainer needs, without loading the model.
+
+    Raises:
+        ConfigError: The recipe cannot be trained.
+    """
+    from consumers.trainer.learn.check import check as check_learner
+    from infra.runs.folder import RunFolder
+    from infra.weights.store import WeightStore
+
+    store = RunFolder.of(config).weights(config)
+    lines = check_learner(config)
+    if config.weights.store:
+        WeightStore(store).check()
+        lines.append(f"weight store {store} is writable")
+    return lines
+
+
+def run(
+    config: RunConfig, *, worker: str | None = None, resume: bool = False, purge: bool = False
+) -> int:
+    """Run the trainer until the run is over; returns the process's exit code.
+
+    Args:
+        resume: Go on with what the run folder holds.
+        purge: Begin afresh where an earlier run of this name lies.
+    """
+    from infra.roles.lifecycle import serve
+
+    body = functools.partial(train, resume=resume, purge=purge)
+    return asyncio.run(serve("trainer", config, body, worker=worker))
+
+
+async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) -> None:
+    """The role's body."""
+    from consumers.trainer.begin import has_history, make_place
+    from consumers.trainer.fence import hold_queue
+    from consumers.trainer.learn.learner import Learner
+    from consumers.trainer.learn.policy import Policy
+    from consumers.trainer.session import Session
+
+    if resume and purge:
+        raise ConfigError("--resume and --purge exclude each other")
+    await hold_queue(ctx)
+    goes_on = resume and has_history(ctx)
+    if not goes_on:
+        if resume:
+            logger.info("nothing to resume in %s: beginning the run", ctx.folder.root)
+        await make_place(ctx, purge=purge)
+
+    async with ctx.waits("the model to be loaded"):
+        policy = await asyncio.to_thread(Policy.load, Path(ctx.config.model.path))
+    learner = await asyncio.to_thread(Learner, ctx.config, policy)
+    session = await Session.open(ctx, learner, goes_on=goes_on)
+    try:
+        await session.run()
+    finally:
+        session.close()
