@@ -19,7 +19,7 @@ def groups():
     numbers, rewards = VECTORS["inputs"]["group"], VECTORS["inputs"]["reward"]
     members = [
         trajectory(group=number, index=position, token_ids=[5, 6], mask=[0, 1], reward=reward)
-        for position, (number, reward) in enumerate(zip(numbers, rewards))
+        for position, (number, reward) in enumerate(zip(numbers, rewards, strict=True))
     ]
     return [
         Group.of(number, [m for m in members if m.rollout.group == number])

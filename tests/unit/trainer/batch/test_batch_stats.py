@@ -40,9 +40,7 @@ def test_staleness_equals_the_vectors():
     assert stats["staleness/trajectory_mean"] == pytest.approx(
         sum(expected["per_sequence_max"]) / 6
     )
-    assert stats["staleness/versions_mean"] == pytest.approx(
-        sum(expected["versions_spanned"]) / 6
-    )
+    assert stats["staleness/versions_mean"] == pytest.approx(sum(expected["versions_spanned"]) / 6)
     assert stats["staleness/versions_max"] == max(expected["versions_spanned"])
 
 

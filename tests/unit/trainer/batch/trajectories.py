@@ -96,7 +96,7 @@ def random_trajectories(
                 index=index % 4,
                 token_ids=random.integers(3, vocab_size, len(mask)).tolist(),
                 mask=mask,
-                logprobs=[float(draw) if one else 0.0 for draw, one in zip(draws, mask)],
+                logprobs=(draws * mask).tolist(),
                 versions=[index % 3 if one else -1 for one in mask],
                 reward=float(random.integers(0, 2)),
             )

@@ -76,9 +76,7 @@ def test_the_gradient_of_a_single_token_equals_the_table(case):
 
 def test_dual_clip_stops_the_gradient_of_a_runaway_token():
     new = torch.tensor([math.log(4.0)], requires_grad=True)
-    loss = ppo_clip(
-        new, torch.zeros(1), torch.tensor([-1.0]), torch.tensor([True]), 0.2, 0.28, 3.0
-    )
+    loss = ppo_clip(new, torch.zeros(1), torch.tensor([-1.0]), torch.tensor([True]), 0.2, 0.28, 3.0)
     loss.sum().backward()
     assert (loss.item(), new.grad.item()) == (3.0, 0.0)
 

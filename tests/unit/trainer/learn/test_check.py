@@ -1,0 +1,40 @@
+import pytest
+
+from consumers.trainer.learn.check import check
+from infra.roles.errors import ConfigError
+from tests.unit.trainer.batch.trajectories import recipe
+
+
+def checked(model_folder, **sections):
+    return check(recipe(model={"path": str(model_folder)}, **sections))
+
+
+def test_a_sound_recipe_lists_what_was_checked(model_folder):
+    lines = checked(model_folder)
+    assert any("ppo_clip" in line and "16 x 8" in line for line in lines)
+    assert any(str(model_folder) in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"rollout": {"temperature": 0}}, "rollout.temperature=0"),
+        ({"rollout": {"top_p": 0.9}}, "rollout.top_p=0.9"),
+        ({"rollout": {"top_k": 50}}, "rollout.top_k=50"),
+        ({"algorithm": {"group_size": 1, "min_group_size": 1}}, "algorithm.group_size=1"),
+    ],
+)
+def test_what_would_bias_or_empty_the_gradient_is_refused(model_folder, sections, named):
+    with pytest.raises(ConfigError, match=named) as info:
+        checked(model_folder, **sections)
+    assert info.value.hint
+
+
+def test_a_model_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"no config.json or no \*.safetensors"):
+        checked(tmp_path)
+
+
+def test_trajectories_longer_than_a_micro_batch_are_announced(model_folder):
+    lines = checked(model_folder, trainer={"lr": 1e-3, "micro_batch_tokens": 512})
+    assert any("may reach 2048 tokens" in line for line in lines)
