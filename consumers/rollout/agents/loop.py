@@ -10,7 +10,6 @@ cut: GENERATING at a token, any other state where it waits -> Snapshot, or the p
 
 import asyncio
 import itertools
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
@@ -19,30 +18,36 @@ from consumers.rollout.agents import record
 from consumers.rollout.agents.seeds import request_seed
 from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
 from consumers.rollout.agents.talk import reply_to
+from consumers.rollout.agents.tokens import (
+    append_sampled,
+    append_unsampled,
+    room,
+    terminate,
+    unreadable,
+)
 from consumers.rollout.engines.base import (
     Engine,
     EngineFailed,
     Finish,
     GenerateRequest,
-    TokenChunk,
 )
 from consumers.rollout.parsers.base import ParsedTurn, ToolParser
 from consumers.rollout.tools.box import ToolBox
 from infra.roles.errors import ConfigError
 from infra.text.errors import TemplateRefused
 from infra.text.renderer import Renderer
-from schemas.chat import ChatMessage, FunctionCall, Speaker, ToolCall
+from schemas.chat import ChatMessage, Speaker, ToolCall
 from schemas.work import (
     AgentPhase,
-    FailureKind,
     Rollout,
     RolloutStatus,
     RolloutTask,
     Snapshot,
-    ToolResult,
     Turn,
     TurnKind,
 )
+
+_AFTER_A_TURN = (AgentPhase.PROCESSING_TOOLS, AgentPhase.INTERACTING, AgentPhase.TERMINATED)
 
 TurnEnd = Literal["stop", "length", "max_turn_tokens"]
 
@@ -156,7 +161,7 @@ class AgentLoop:
                 f"max_prompt_tokens is {task.budgets.max_prompt_tokens}",
                 hint="filter the dataset by length or raise [rollout] max_prompt_tokens",
             )
-        _append_unsampled(state, token_ids, TurnKind.PROMPT)
+        append_unsampled(state, token_ids, TurnKind.PROMPT)
         state.num_prompt_tokens = len(token_ids)
         state.phase = AgentPhase.GENERATING
 
@@ -190,12 +195,12 @@ class AgentLoop:
         return GenerateRequest(
             request_id=f"{state.rollout_id}#{next(self._numbers)}",
             token_ids=tuple(state.token_ids),
-            max_tokens=min(_room(state)),
+            max_tokens=min(room(state)),
             temperature=task.sampling.temperature,
             top_p=task.sampling.top_p,
             top_k=task.sampling.top_k,
             stop_token_ids=self._stops[state.agent.uses_tools],
-            seed=request_seed(task.sampling.seed, task.rollout_id, len(state.token_ids)),
+            seed=request_seed(task.sampling.seed, task.rollout_id, state.turn_start),
         )
 
     async def _sample(self, state: RolloutState, request: GenerateRequest) -> Finish:
@@ -208,7 +213,7 @@ class AgentLoop:
                 if isinstance(item, Finish):
                     finish = item
                     continue
-                self._append_sampled(state, item)
+                append_sampled(state, item, stops=self._stops[state.agent.uses_tools])
                 if state.cut_reason is not None:
                     # The cut may have come before the engine knew the request.
                     await self._engine.interrupt({request.request_id})
@@ -225,43 +230,15 @@ class AgentLoop:
             raise EngineFailed(f"the stream of {request.request_id} ended without a finish")
         return finish
 
-    def _append_sampled(self, state: RolloutState, chunk: TokenChunk) -> None:
-        count = len(chunk.token_ids)
-        stops = self._stops[state.agent.uses_tools]
-        sampled = state.token_ids[state.turn_start :][-1:] + list(chunk.token_ids)
-        if count != len(chunk.logprobs) or count > min(_room(state)):
-            raise EngineFailed(
-                f"the engine gave {count} tokens with {len(chunk.logprobs)} logprobs where "
-                f"{min(_room(state))} tokens had room"
-            )
-        if any(token_id in stops for token_id in sampled[:-1]):
-            raise EngineFailed(f"the engine went on after a stop token: {sampled}")
-        if not all(math.isfinite(logprob) for logprob in chunk.logprobs):
-            raise RolloutFailed(
-                f"the engine sampled {state.rollout_id} with a non-finite logprob",
-                kind=FailureKind.INFRA,
-            )
-        if chunk.policy_version < (state.newest_version or 0):
-            raise RolloutFailed(
-                f"{state.rollout_id} was sampled by version {state.newest_version} and cannot go "
-                f"on with {chunk.policy_version}",
-                kind=FailureKind.INFRA,
-            )
-        state.token_ids += chunk.token_ids
-        state.mask += [1] * count
-        state.logprobs += chunk.logprobs
-        state.versions += [chunk.policy_version] * count
-        state.num_new_tokens += count
-
     def _end_turn_if_over(self, state: RolloutState) -> bool:
         """Judge the merged turn: a stop token first, then the budgets."""
         turn = state.token_ids[state.turn_start :]
-        room_in_turn, room_in_response = _room(state)
+        in_turn, in_response = room(state)
         if turn and turn[-1] in self._stops[state.agent.uses_tools]:
             self._end_turn(state, "stop")
-        elif room_in_response <= 0:
+        elif in_response <= 0:
             self._end_turn(state, "length")
-        elif room_in_turn <= 0:
+        elif in_turn <= 0:
             self._end_turn(state, "max_turn_tokens")
         else:
             return False
@@ -289,17 +266,19 @@ class AgentLoop:
         state.num_turns += 1
         state.num_new_turns += 1
         if reason != "stop":
-            _terminate(state, RolloutStatus.TRUNCATED, reason)
+            terminate(state, RolloutStatus.TRUNCATED, reason)
             return
         phase = state.agent.next_phase(parsed)
+        if phase not in _AFTER_A_TURN:
+            raise RolloutFailed(f"agent {state.task.agent!r} goes to {phase} after a turn")
         if phase is AgentPhase.TERMINATED:
-            _terminate(state, RolloutStatus.COMPLETED, "stop")
+            terminate(state, RolloutStatus.COMPLETED, "stop")
         elif state.num_turns >= state.task.budgets.max_turns:
-            _terminate(state, RolloutStatus.TRUNCATED, "max_turns")
+            terminate(state, RolloutStatus.TRUNCATED, "max_turns")
         else:
             state.phase = phase
             malformed = [
-                _unreadable(f"{identity}:{position}", error)
+                unreadable(f"{identity}:{position}", error)
                 for position, error in enumerate(parsed.errors, start=len(calls))
             ]
             state.calls = calls + [result.call for result in malformed]
@@ -351,7 +330,7 @@ class AgentLoop:
         if not replied:
             return
         if text is None:
-            _terminate(state, RolloutStatus.COMPLETED, "stop")
+            terminate(state, RolloutStatus.COMPLETED, "stop")
             return
         answer = ChatMessage(role=Speaker.USER, content=self._renderer.plain(text))
         self._continue_with(state, [answer], TurnKind.USER)
@@ -362,12 +341,11 @@ class AgentLoop:
         """Append answers as a delta, or end the rollout where they leave nothing to sample."""
         last = state.turns[-1]
         delta = self._renderer.delta(answers, ended_by=state.token_ids[last.stop - 1])
-        room = state.task.budgets.max_response_tokens - state.num_response_tokens
-        if len(delta) >= room:
-            _terminate(state, RolloutStatus.TRUNCATED, "length")
+        if len(delta) >= room(state)[1]:
+            terminate(state, RolloutStatus.TRUNCATED, "length")
             return
         state.messages += answers
-        _append_unsampled(state, delta, kind)
+        append_unsampled(state, delta, kind)
         state.phase = AgentPhase.GENERATING
 
 
@@ -387,34 +365,3 @@ async def _unless_cut(state: RolloutState, awaitable: Awaitable[object]) -> bool
     finally:
         state.wait = None
     return True
-
-
-def _room(state: RolloutState) -> tuple[int, int]:
-    """Tokens that may still be sampled: in this turn, and in the response."""
-    budgets = state.task.budgets
-    return (
-        budgets.max_turn_tokens - (len(state.token_ids) - state.turn_start),
-        budgets.max_response_tokens - state.num_response_tokens,
-    )
-
-
-def _append_unsampled(state: RolloutState, token_ids: Sequence[int], kind: TurnKind) -> None:
-    start = len(state.token_ids)
-    state.token_ids += token_ids
-    state.mask += [0] * len(token_ids)
-    state.logprobs += [0.0] * len(token_ids)
-    state.versions += [-1] * len(token_ids)
-    state.turn_start = len(state.token_ids)
-    state.turns.append(Turn(kind=kind, start=start, stop=state.turn_start))
-
-
-def _terminate(state: RolloutState, status: RolloutStatus, reason: str) -> None:
-    state.phase = AgentPhase.TERMINATED
-    state.status = status
-    state.finish_reason = reason
-
-
-def _unreadable(call_id: str, error: str) -> ToolResult:
-    """The answer to a call that could not be parsed: there is nothing to run."""
-    call = ToolCall(id=call_id, function=FunctionCall(name="", arguments=""))
-    return ToolResult(call=call, content=error, ok=False)

@@ -26,7 +26,7 @@ async def reply_to(state: RolloutState, unless_cut: UnlessCut) -> tuple[bool, st
     asking = asyncio.ensure_future(_ask(partner, state))
     try:
         finished = await unless_cut(state, asyncio.wait({asking}, timeout=partner.timeout_s))
-        if not finished:
+        if not finished and not asking.done():
             if partner.repeatable:
                 return False, None
             await asyncio.wait({asking}, timeout=partner.timeout_s)

@@ -27,6 +27,7 @@ class ToolBox:
         tools: By the name under which tasks ask for them.
         timeout_s: Limit of one call of a tool that names none itself.
         max_result_chars: Longer results are cut, with a mark that says so; None leaves them.
+        max_calls: Calls of one turn that are run; the others are told so.
         max_threads: Synchronous tools running at a time, those that hang included.
         clock: Monotonic seconds.
     """
@@ -37,12 +38,14 @@ class ToolBox:
         *,
         timeout_s: float = 30.0,
         max_result_chars: int | None = None,
+        max_calls: int = 32,
         max_threads: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tools = tools
         self._timeout_s = timeout_s
         self._max_result_chars = max_result_chars
+        self._max_calls = max_calls
         self._threads = ToolThreads(max_threads)
         self._clock = clock
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -86,19 +89,16 @@ class ToolBox:
     def pins(self, calls: Sequence[ToolCall], names: Collection[str]) -> bool:
         """Whether any of the calls leaves something behind that no snapshot can express."""
         allowed = self._allowed(names)
-        return any(call.function.name in allowed and allowed[call.function.name].pins
-                   for call in calls)  # fmt: skip
+        entries = [allowed.get(call.function.name) for call in calls]
+        return any(entry.pins for entry in entries if entry is not None)
 
     def start(self, calls: Sequence[ToolCall], names: Collection[str]) -> ToolRun:
         """Run calls concurrently, all of them; only the named tools may be called."""
         allowed = self._allowed(names)
         return ToolRun(
-            {
-                call.id: (call, allowed.get(call.function.name))
-                for call in calls
-            },
-            lambda call, mark: self._call(call, allowed, mark),
-        )  # fmt: skip
+            {call.id: (call, allowed.get(call.function.name)) for call in calls},
+            lambda call, mark_started: self._call(call, allowed, mark_started),
+        )
 
     def _allowed(self, names: Collection[str]) -> dict[str, Tool]:
         return {self._tools[name].name: self._tools[name] for name in names if name in self._tools}
@@ -111,6 +111,8 @@ class ToolBox:
         if entry is None:
             known = ", ".join(sorted(allowed)) or "none"
             return _result(call, f"there is no tool {name[:100]!r}. Available tools: {known}")
+        if int(call.id.rpartition(":")[2]) >= self._max_calls:
+            return _result(call, f"not run: at most {self._max_calls} calls in one turn are run")
         async with self._limits.get(_key(self._tools, entry), contextlib.nullcontext()):
             started = self._clock()
             try:

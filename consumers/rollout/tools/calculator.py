@@ -17,7 +17,7 @@ MAX_BITS = 2048
 Number = int | float
 
 _TOKEN = re.compile(
-    r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|(\*\*|//|[-+*/%^()]))"
+    r"\s*(?:([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)|(\*\*|//|[-+*/%^()]))"
 )
 _SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})  # noqa: RUF001
 _SUMS: dict[str, Callable[[Number, Number], Number]] = {"+": operator.add, "-": operator.sub}

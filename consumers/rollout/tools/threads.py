@@ -51,5 +51,9 @@ class ToolThreads:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)
 
-        threading.Thread(target=work, name="tool", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="tool", daemon=True).start()
+        except RuntimeError:  # the system gives no more threads
+            self._free.release()
+            raise
         return await future
