@@ -1,0 +1,105 @@
+"""Asking an engine, and Hugging Face models as the oracle."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from consumers.rollout.engines.base import Engine, Finish, GenerateRequest, TokenChunk
+from infra.weights.prepared import PreparedWeights
+from tests.factories import models
+
+SLOTS = 8
+FIRST_PROMPT = (models.BOS, 40)
+
+
+@dataclass
+class Turn:
+    """What came out of one request."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    reason: str
+
+
+@dataclass
+class Served:
+    """An engine, two sets of weights that it can serve, and Hugging Face models of both."""
+
+    name: str
+    engine: Engine
+    weights: list[PreparedWeights]
+    references: list[Any]
+    first_turn: Turn
+
+    async def back_to_start(self) -> None:
+        if self.engine.serving().version != 0:
+            await self.engine.load_weights(self.weights[0])
+
+
+def request(name: str, token_ids, **changes) -> GenerateRequest:
+    values = {"max_tokens": 16, "temperature": 0.0} | changes
+    return GenerateRequest(request_id=name, token_ids=tuple(token_ids), **values)
+
+
+async def run(engine: Engine, asked: GenerateRequest) -> Turn:
+    """Collect a stream, checking its form."""
+    turn = Turn([], [], [], "")
+    async for item in engine.generate(asked):
+        assert not turn.reason, "nothing follows a Finish"
+        if isinstance(item, TokenChunk):
+            assert len(item.token_ids) == len(item.logprobs) > 0
+            turn.token_ids += item.token_ids
+            turn.logprobs += item.logprobs
+            turn.versions += [item.policy_version] * len(item.token_ids)
+        else:
+            assert isinstance(item, Finish)
+            turn.reason = item.reason
+    assert turn.reason
+    assert len(turn.token_ids) <= asked.max_tokens
+    return turn
+
+
+def logits_of(model: Any, token_ids) -> torch.Tensor:
+    """One row per position, float32, by one plain forward pass without cache."""
+    with torch.inference_mode():
+        return model(torch.tensor([list(token_ids)]), use_cache=False).logits[0].float()
+
+
+def scored(model: Any, prompt, sampled) -> list[float]:
+    """Log-probability of each sampled token under the model's own distribution."""
+    logits = logits_of(model, [*prompt, *sampled])
+    logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+    return logprobs[range(len(sampled)), list(sampled)].tolist()
+
+
+def greedy(model: Any, prompt, count: int) -> list[int]:
+    """Greedy continuation without any cache."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(logits_of(model, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(1000 * length + seed)
+    drawn = torch.randint(4, models.VOCAB_SIZE, (length,), generator=generator)
+    return tuple(drawn.tolist())
+
+
+def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int = SLOTS) -> Engine:
+    values = {
+        "model_folder": folder,
+        "dtype": dtype,
+        "slots": slots,
+        "max_model_len": models.CONTEXT,
+    }
+    if name == "vllm":
+        from consumers.rollout.engines.vllm import VllmEngine
+
+        return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20})
+    from consumers.rollout.engines.transformers import TransformersEngine
+
+    return TransformersEngine(**values, options={"device": "cpu"})
