@@ -81,6 +81,7 @@ def _run_roles(
             relay.follow(child.name, child.role, child.log)
             child.start(environment)
         roots = {child.name: child.pid for child in children}
+        roots |= {f"broker-{number}": pid for number, pid in enumerate(broker.pids, 1)}
         sampler = ResourceSampler(folder.root / "resources.jsonl", roots=roots, own=os.getpid())
 
         def each_tick() -> None:

@@ -46,7 +46,14 @@ def worker_name(role: str, given: str | None = None) -> str:
     )
 
 
-async def serve(role: str, config: RunConfig, body: Body, *, worker: str | None = None) -> int:
+async def serve(
+    role: str,
+    config: RunConfig,
+    body: Body,
+    *,
+    worker: str | None = None,
+    connect_timeout_s: float = 30.0,
+) -> int:
     """Run a role until its body returns; the caller exits with what this returns.
 
     Args:
@@ -54,6 +61,7 @@ async def serve(role: str, config: RunConfig, body: Body, *, worker: str | None 
         config: The run's configuration.
         body: The role itself. It watches `context.stop` and returns.
         worker: Name that is unique in the run.
+        connect_timeout_s: How long the broker may take to answer.
 
     Returns:
         An `ExitCode`; errors have been logged, none is raised.
@@ -61,7 +69,7 @@ async def serve(role: str, config: RunConfig, body: Body, *, worker: str | None 
     name = worker_name(role, worker)
     set_up_logging(name)
     try:
-        await _connected(role, name, config, body)
+        await _connected(role, name, config, body, connect_timeout_s)
     except asyncio.CancelledError:
         raise
     except Exception as error:
@@ -88,7 +96,9 @@ def report(error: BaseException) -> ExitCode:
     return ExitCode.FAILED
 
 
-async def _connected(role: str, name: str, config: RunConfig, body: Body) -> None:
+async def _connected(
+    role: str, name: str, config: RunConfig, body: Body, connect_timeout_s: float
+) -> None:
     from infra.amqp.connection import Broker
 
     folder = RunFolder.of(config)
@@ -99,7 +109,7 @@ async def _connected(role: str, name: str, config: RunConfig, body: Body) -> Non
         broker = Broker(
             url, run=config.run.name, app_id=app_id, heartbeat_s=config.broker.heartbeat
         )
-        await broker.start()
+        await broker.start(connect_timeout_s)
         context = RoleContext(
             role=role,
             worker=name,

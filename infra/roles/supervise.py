@@ -22,6 +22,7 @@ from infra.roles.interrupts import Interrupts
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_EMPTY_S = 10.0
 
 
 class Phase(StrEnum):
@@ -68,6 +69,7 @@ class Supervisor:
         self._phase = Phase.RUNNING
         self._deadline = float("inf")
         self._left: set[str] = set()
+        self._empty: dict[str, float] = {}
         self.failure: tuple[RoleProcess, int] | None = None
         """The first child that failed, with its exit code."""
 
@@ -99,7 +101,16 @@ class Supervisor:
         elif now >= self._deadline:
             logger.warning("ending those that did not leave: %s", self._running())
             self._kill("too slow")
+        if self._phase is Phase.RUNNING:
+            self._warn_of_empty_roles(now)
         return True
+
+    def _warn_of_empty_roles(self, now: float) -> None:
+        """Not at once: at the end of a run the trainer may be the last to leave."""
+        for role, since in list(self._empty.items()):
+            if now - since >= _EMPTY_S:
+                logger.warning("the trainer goes on, but no %s is left", role)
+                del self._empty[role]
 
     def _note_exits(self, codes: dict[str, int | None], now: float) -> None:
         for child in self._children:
@@ -121,7 +132,7 @@ class Supervisor:
             elif self._phase is Phase.RUNNING:
                 logger.info("%s left", child.name)
                 if not any(other.role == child.role for other in self._rest()):
-                    logger.warning("no %s is left", child.role)
+                    self._empty[child.role] = now
 
     def _leave(self, now: float) -> None:
         self._phase = Phase.LEAVING

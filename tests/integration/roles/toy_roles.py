@@ -1,0 +1,126 @@
+"""A front door with toy roles on the real life cycle: `python toy_roles.py up RECIPE ...`.
+
+What a worker does is told by `rollout.engine_options.<worker>`:
+`wait` (default), `die`, `raise`, `deaf` (ignores SIGTERM),
+`spawn` (leaves a grandchild), `config` (a misconfiguration).
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from infra.amqp.codec import encode
+from infra.amqp.message import Outgoing
+from infra.roles.cli import main
+from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError
+from infra.roles.lifecycle import serve
+from infra.runs.metrics import MetricsFile
+from schemas.config import RunConfig
+from schemas.control import RunState, Wanted
+
+
+async def broadcast(context: RoleContext, state: RunState) -> None:
+    envelope, body = encode(
+        state, app_id=context.app_id, correlation_id="state", headers={"run_id": state.run_id}
+    )
+    await context.broker.publish(
+        Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)
+    )
+
+
+async def train(context: RoleContext) -> None:
+    run_id = uuid.uuid4().hex
+    context.set_run_id(run_id)
+    metrics = MetricsFile(context.folder.metrics)
+    steps = context.config.run.steps
+    metrics.append("eval", {"version": 0, "eval/reward": 0.25})
+    for step in range(1, steps + 1):
+        await broadcast(context, RunState(run_id=run_id, number=step, step=step))
+        values = {"step": step, "version": step - 1, "staleness/mean": 0.5, "staleness/max": step}
+        metrics.append("step", {**values, "rollout/interruptions": 2})
+        if await context.sleep_or_stop(0.2):
+            return
+    metrics.append("eval", {"version": steps, "eval/reward": 0.75})
+    metrics.append("end", {"issued": 4, "trained": 3, "filtered": 1, "balanced": True})
+    over = RunState(run_id=run_id, number=steps + 1, step=steps, wanted=Wanted.STOPPED)
+    await broadcast(context, over)
+
+
+async def work(context: RoleContext) -> None:
+    mode = context.config.rollout.engine_options.get(context.worker, "wait")
+    run_id = await context.run_id()
+    print(f"joined {run_id}", flush=True)
+    if mode == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "raise":
+        raise ZeroDivisionError("the toy broke")
+    if mode == "config":
+        await be_misconfigured(context)
+    if mode == "deaf":
+        time.sleep(600)
+    if mode == "spawn":
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+    await context.stop.wait()
+
+
+async def publish_states(context: RoleContext) -> None:
+    """Alone: says its own state until told to stop."""
+    context.set_run_id("alone")
+    print("ready", flush=True)
+    number = 0
+    while not await context.sleep_or_stop(0.05):
+        number += 1
+        await broadcast(context, RunState(run_id="alone", number=number))
+
+
+async def linger(context: RoleContext) -> None:
+    """Does not leave when told to."""
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+
+async def fail_now(context: RoleContext) -> None:
+    """A bug."""
+    raise ZeroDivisionError("at once")
+
+
+async def be_misconfigured(context: RoleContext) -> None:
+    """A user's error."""
+    raise ConfigError("the toy is misconfigured", hint="configure it")
+
+
+BODIES = {
+    "trainer": train,
+    "publish": publish_states,
+    "linger": linger,
+    "fail-now": fail_now,
+    "misconfigured": be_misconfigured,
+}
+
+
+def run(
+    config: RunConfig, *, worker: str | None = None, resume: bool = False, purge: bool = False
+) -> int:
+    role = sys.argv[1]
+    body = BODIES.get(config.rollout.engine_options.get("body", role), work)
+    return asyncio.run(serve(role, config, body, worker=worker, connect_timeout_s=5.0))
+
+
+def check(config: RunConfig) -> list[str]:
+    return [f"{config.run.steps} toy steps"]
+
+
+ROLES = dict.fromkeys(("producer", "rollout", "reward", "trainer"), __name__)
+
+if __name__ == "__main__":
+    sys.modules["toy_roles"] = sys.modules["__main__"]
+    ROLES = dict.fromkeys(ROLES, "toy_roles")
+    sys.exit(main(sys.argv[1:], roles=ROLES, entry=Path(__file__).resolve()))

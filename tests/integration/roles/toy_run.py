@@ -1,0 +1,78 @@
+"""Starting the toy front door as a user would."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+FRONT_DOOR = Path(__file__).with_name("toy_roles.py")
+RECIPE = """
+[run]
+name = "{name}"
+steps = {steps}
+[model]
+path = "no-model"
+dtype = "float32"
+[[data.train]]
+path = "no-data.jsonl"
+[rollout]
+workers = 2
+grace = 1
+[reward]
+functions = [{{ use = "none" }}]
+[trainer]
+lr = 1e-3
+"""
+
+
+def write_recipe(folder: Path, name: str, steps: int = 3) -> Path:
+    """A recipe for the toy roles."""
+    path = folder / "toy.toml"
+    path.write_text(RECIPE.format(name=name, steps=steps))
+    return path
+
+
+def start(folder: Path, *arguments: str, url: str = "") -> "subprocess.Popen[str]":
+    """`toy_roles.py ...` in `folder`, output captured."""
+    environment = {k: v for k, v in os.environ.items() if k != "WARREN_BROKER_URL"}
+    if url:
+        environment["WARREN_BROKER_URL"] = url
+    return subprocess.Popen(
+        [sys.executable, str(FRONT_DOOR), *arguments],
+        cwd=folder,
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.05)
+
+
+def says(path: Path, text: str) -> bool:
+    """Whether a log holds the text by now."""
+    return path.exists() and text in path.read_text()
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes whose working directory or command line names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            here = str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if str(folder) in words or here.startswith(str(folder)):
+            found.append(int(entry.name))
+    return found
