@@ -1,0 +1,1 @@
+"""Figures, not verdicts: `make bench` prints them; nothing here fails for being slow."""

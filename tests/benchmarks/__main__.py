@@ -1,0 +1,95 @@
+"""`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
+
+`python -m tests.benchmarks [codec|help|path|growth] [--rollouts N]`
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import time
+
+from tests.benchmarks import codec, path, raw_pika
+from tests.benchmarks.sampler import OPERATIONS
+
+BUDGET_MS = 1.5
+OURS = ("producer", "rollout", "reward", "broker")
+
+
+def show_codec() -> None:
+    """One trajectory of 32,768 tokens."""
+    print("codec · one trajectory of 32,768 tokens")
+    for name, value in codec.measure(32_768).items():
+        print(f"  {name:26s} {value:12,.3f}" if value < 1000 else f"  {name:26s} {value:12,.0f}")
+
+
+def show_help() -> None:
+    """Wall time of `run.py --help`, best of five."""
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        subprocess.run([sys.executable, "run.py", "--help"], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.monotonic() - started)
+    print(f"run.py --help · best of five {min(times):.3f} s (aim: 0.5 s)")
+
+
+def show_path(num_rollouts: int) -> None:
+    """The path with one worker, split by role and operation, beside raw pika."""
+    print(f"path · {num_rollouts:,} short rollouts, one worker, an engine that answers at once")
+    figures = asyncio.run(path.measure(num_rollouts=num_rollouts, workers=1, num_tokens=8))
+    print("  CPU ms per rollout")
+    print(f"  {'':16s}{'total':>8s}" + "".join(f"{name:>13s}" for name in OPERATIONS))
+    for role, spent in figures.cpu_ms.items():
+        counts = figures.samples.get(role, {})
+        num_samples = sum(counts.values())
+        split = [spent * counts.get(name, 0) / num_samples for name in OPERATIONS if num_samples]
+        print(f"  {role:16s}{spent:8.3f}" + "".join(f"{part:13.3f}" for part in split))
+    total = sum(figures.cpu_ms[role] for role in OURS)
+    print(f"  in all {total:.3f} ms, without the trainer's side (aim: {BUDGET_MS} ms)")
+    size = figures.bodies["trajectory"]
+    rate, cpu_ms = raw_pika.measure((size // 2, size, size), num_rollouts)
+    print(
+        f"  {figures.rate:,.0f} rollouts/s · raw pika, same bodies: {rate:,.0f}/s at "
+        f"{cpu_ms:.3f} ms · {figures.rate / rate:.2f} of it"
+    )
+
+
+def show_growth(num_rollouts: int) -> None:
+    """More workers, longer rollouts."""
+    print("growth · CPU ms per rollout in all, rollouts/s")
+    for workers in (1, 2, 4, 8, 16):
+        figures = asyncio.run(
+            path.measure(num_rollouts=num_rollouts, workers=workers, num_tokens=100)
+        )
+        total = sum(figures.cpu_ms[role] for role in OURS)
+        print(f"  {workers:3d} workers,    100 tokens {total:8.3f} ms {figures.rate:8,.0f}/s")
+    for num_tokens in (100, 1_000, 10_000):
+        figures = asyncio.run(
+            path.measure(num_rollouts=num_rollouts, workers=1, num_tokens=num_tokens)
+        )
+        total = sum(figures.cpu_ms[role] for role in OURS)
+        print(f"    1 worker, {num_tokens:6,d} tokens {total:8.3f} ms {figures.rate:8,.0f}/s")
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
+    parser.add_argument("what", nargs="*", default=["codec", "help", "path", "growth"])
+    parser.add_argument("--rollouts", type=int, default=10_000)
+    options = parser.parse_args()
+    for what in options.what:
+        match what:
+            case "codec":
+                show_codec()
+            case "help":
+                show_help()
+            case "path":
+                show_path(options.rollouts)
+            case "growth":
+                show_growth(max(500, options.rollouts // 5))
+            case _:
+                parser.error(f"{what!r} is none of codec, help, path, growth")
+
+
+if __name__ == "__main__":
+    main()
