@@ -65,7 +65,8 @@ class Holds:
     async def rung(self, timeout_s: float) -> None:
         """Wait for the bell, or until the time is up."""
         try:
-            await asyncio.wait_for(self._bell.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._bell.wait()
         except TimeoutError:
             return
         self._bell.clear()

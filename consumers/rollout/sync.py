@@ -147,7 +147,8 @@ class WeightSync:
 
     async def _heard(self, timeout_s: float) -> bool:
         try:
-            await asyncio.wait_for(self._news.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
         except TimeoutError:
             return False
         self._news.clear()

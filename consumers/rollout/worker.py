@@ -135,7 +135,8 @@ async def serve_rollouts(
             await _work(context, floor)
     finally:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(engine.close(), _CLOSE_S)
+            async with asyncio.timeout(_CLOSE_S):
+                await engine.close()
 
 
 async def _start(floor: Floor) -> None:

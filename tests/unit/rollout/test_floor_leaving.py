@@ -1,0 +1,213 @@
+"""Leaving: by SIGTERM, at the end of the run, with the broker away, with a dead engine."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.rollout import worker
+from consumers.rollout.engines.base import EngineFailed
+from infra.roles.errors import LeftWithoutHandover
+from schemas.control import RunState, Wanted
+from tests.unit.rollout.worker_fakes import EOS, PROMPT, RUN_ID, Bench, manifest, task
+
+WHOLE = (*PROMPT, *range(10, 17), EOS)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the role's body on a bench's fakes."""
+
+    def start(bench: Bench) -> "asyncio.Task[None]":
+        async def newest(*_: object) -> Any:
+            return bench.store
+
+        monkeypatch.setattr(worker, "newest_manifest", newest)
+        monkeypatch.setattr(
+            "infra.weights.reader.prepare", lambda _store, one, _model: bench.prepared(one)
+        )
+        return asyncio.create_task(
+            worker.serve_rollouts(
+                bench.context,
+                limits=bench.limits,
+                build_engine=lambda _config: bench.engine,
+                make_loop=lambda _context, _engine, gate: bench.loop(gate),
+            )
+        )
+
+    return start
+
+
+def bench_of(tmp_path: Path, **options: Any) -> Bench:
+    return Bench(tmp_path, **options)
+
+
+async def running(bench: Bench, number: int) -> None:
+    await bench.until(lambda: len(bench.engine.running) == number, "running")
+
+
+async def test_told_to_stop_it_hands_over_snapshots_and_what_it_had_not_started(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path, slots=3)
+    bench.engine.hold_at = 3
+    for group in range(2):
+        bench.broker.put("prompts", task(group), returns=1, returns_total=1)
+    bench.broker.put("prompts", task(9), min_version=4, returns=1, returns_total=1)
+    body = serve(bench)
+    await running(bench, 2)
+    await bench.until(
+        lambda: (
+            all(len(r.token_ids) == 3 for r in bench.engine.requests)
+            and len(bench.broker.unacked) == 3
+        )
+    )
+    await asyncio.sleep(0.01)
+    bench.context.stop.set()
+    await body
+    assert not bench.broker.unacked
+    snapshots = bench.broker.bodies("cancel_queue")
+    assert [len(one.progress.tokens) for one in snapshots] == [6, 6]
+    assert [h.returns for h in bench.broker.headers("cancel_queue")] == [0, 0]
+    (back,) = bench.broker.headers("prompts")
+    assert (back.rollout_id, back.min_version, back.returns) == ("9.0", 4, 1)
+
+
+async def test_leaving_before_the_first_token_counts_as_a_return(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 0
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    bench.context.stop.set()
+    await body
+    (back,) = bench.broker.headers("prompts")
+    assert (back.returns, back.returns_total) == (1, 1)
+
+
+async def test_what_left_goes_on_elsewhere_token_for_token(tmp_path: Path, serve: Any) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 5
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await bench.until(lambda: bool(bench.engine.running))
+    await asyncio.sleep(0.02)
+    bench.context.stop.set()
+    await body
+    async with Bench(tmp_path) as other:
+        other.broker.queues["cancel_queue"] = bench.broker.queues["cancel_queue"]
+        await other.until(lambda: len(other.broker.queues["rollouts"]) == 1)
+        (rollout,) = other.broker.bodies("rollouts")
+        assert tuple(rollout.progress.tokens.token_ids) == WHOLE
+
+
+async def test_without_confirms_it_leaves_after_the_grace_with_its_own_code(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    bench.broker.confirming.clear()
+    bench.context.stop.set()
+    with pytest.raises(LeftWithoutHandover) as left:
+        await body
+    assert left.value.exit_code == 7
+    assert len(bench.broker.unacked) == 1, "the broker gives it to another worker"
+
+
+async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, serve: Any) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    bench.broker.connected = False
+    bench.broker.lose_deliveries()
+    bench.broker.queues["prompts"].clear()
+    bench.context.stop.set()
+    with pytest.raises(LeftWithoutHandover):
+        await body
+
+
+async def test_at_the_end_of_the_run_it_leaves_at_once(tmp_path: Path, serve: Any) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    bench.broker.confirming.clear()
+    bench.context.hear_run_state(
+        RunState(run_id=RUN_ID, number=1, version=0, wanted=Wanted.STOPPED)
+    )
+    await body
+    assert not bench.broker.log
+
+
+async def test_stopped_while_it_waits_for_the_first_weights(tmp_path: Path, serve: Any) -> None:
+    bench = bench_of(tmp_path)
+    bench.store = None
+    body = serve(bench)
+    await bench.until(lambda: "first weights" in bench.context.waits.current()[0])
+    bench.context.stop.set()
+    await body
+
+
+async def test_it_starts_with_the_newest_version_once_there_is_one(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path)
+    bench.store = None
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await bench.until(lambda: "first weights" in bench.context.waits.current()[0])
+    bench.unreadable = {5}
+    bench.context.hear_weights(manifest(5))
+    await bench.until(lambda: bench.preparing.count(5) == 1)
+    bench.store = manifest(6)
+    await bench.until(lambda: bench.engine.version == 6)
+    await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
+    bench.context.stop.set()
+    await body
+
+
+async def test_a_dead_engine_ends_the_worker_and_its_rollouts_go_back_counted(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0), returns=1, returns_total=1)
+    body = serve(bench)
+    await running(bench, 1)
+    await asyncio.sleep(0.01)
+    bench.engine.die(EngineFailed("out of memory"))
+    with pytest.raises(EngineFailed, match="out of memory"):
+        await body
+    (snapshot,) = bench.broker.bodies("cancel_queue")
+    assert len(snapshot.progress.tokens) == 6
+    (headers,) = bench.broker.headers("cancel_queue")
+    assert (headers.returns, headers.returns_total) == (2, 2), "it may be the reason"
+    assert not bench.broker.unacked
+
+
+async def test_draining_hands_over_and_goes_on_when_told(tmp_path: Path, serve: Any) -> None:
+    bench = bench_of(tmp_path)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    await asyncio.sleep(0.01)
+    state = RunState(run_id=RUN_ID, number=1, version=0, wanted=Wanted.DRAINING)
+    bench.context.hear_run_state(state)
+    await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
+    await asyncio.sleep(0.01)
+    assert len(bench.broker.queues["cancel_queue"]) == 1, "nothing is taken while draining"
+    bench.engine.release()
+    bench.context.hear_run_state(state.model_copy(update={"number": 2, "wanted": Wanted.RUNNING}))
+    await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
+    bench.context.stop.set()
+    await body

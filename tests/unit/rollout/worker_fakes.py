@@ -1,0 +1,414 @@
+"""A broker in memory, an engine that samples by rule, and a worker's floor on top of them."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from consumers.rollout.agents.loop import AgentLoop
+from consumers.rollout.engines.base import Finish, GenerateRequest, TokenChunk
+from consumers.rollout.floor import Floor, build_floor
+from consumers.rollout.limits import Limits
+from consumers.rollout.parsers.base import ParsedTurn
+from consumers.rollout.tools.box import ToolBox
+from infra.amqp.codec import decode, encode
+from infra.amqp.errors import PublishTimeout
+from infra.amqp.message import Delivery, Lease, Outgoing
+from infra.amqp.topology import WORK_KEYS
+from infra.observe.waits import Waits
+from infra.roles.context import RoleContext
+from infra.runs.folder import RunFolder
+from infra.weights.prepared import PreparedWeights, ServedWeights
+from schemas.chat import ChatMessage, Speaker
+from schemas.config import RunConfig
+from schemas.control import WeightsPublished
+from schemas.headers import Headers, Purpose
+from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling, Snapshot, Trajectory
+
+RUN_ID = "run-1"
+EOS = 2
+PROMPT = (1, 3, 4)
+QUEUE_OF = {key: queue for queue, key in WORK_KEYS.items()}
+MODELS = {m.__name__: m for m in (RolloutTask, Snapshot, Rollout, Trajectory, Failure)}
+
+
+class FakeBroker:
+    """Queues, confirms and redelivery as RabbitMQ's, in one process.
+
+    `log` holds ("publish", queue, id) when a message is confirmed, and ("ack", queue, id).
+    """
+
+    def __init__(self) -> None:
+        self.app_id = "rollout/w"
+        self.queues: dict[str, deque[Delivery]] = defaultdict(deque)
+        self.dead: list[Failure] = []
+        self.log: list[tuple[str, str, str]] = []
+        self.gets: list[str] = []
+        self.unacked: dict[int, Delivery] = {}
+        self.most_unacked = 0
+        self.confirming = asyncio.Event()
+        self.confirming.set()
+        self.connected = True
+        self.blocked = False
+        self._lease = Lease(epoch=1)
+        self._tag = 0
+
+    def put(self, queue: str, model: Any, **headers: Any) -> None:
+        """Put a message into a queue as a producer would."""
+        task = model.task if isinstance(model, Snapshot) else model
+        fields = {
+            "run_id": RUN_ID,
+            "purpose": task.purpose,
+            "group": task.group,
+            "index": task.index,
+            "rollout_id": task.rollout_id,
+            **headers,
+        }
+        envelope, body = encode(
+            model,
+            app_id="test",
+            correlation_id=task.rollout_id,
+            headers=Headers(**fields).to_amqp(),
+        )
+        self.queues[queue].append(self._message(queue, envelope, body))
+
+    def _message(self, queue: str, envelope: Any, body: bytes) -> Delivery:
+        return Delivery(
+            queue=queue,
+            envelope=envelope,
+            body=body,
+            redelivered=False,
+            delivery_count=0,
+            tag=0,
+            epoch=0,
+            lease=self._lease,
+        )
+
+    async def publish(self, message: Outgoing, *, timeout_s: float | None = None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(0)
+                await self.confirming.wait()
+        except TimeoutError as error:
+            raise PublishTimeout("not confirmed") from error
+        if message.exchange == "dead":
+            self.dead.append(decode(message.envelope, message.body, Failure))
+            queue = "dead"
+        else:
+            queue = QUEUE_OF[message.routing_key]
+            self.queues[queue].append(self._message(queue, message.envelope, message.body))
+        self.log.append(("publish", queue, message.envelope.correlation_id))
+
+    async def get(self, queue: str) -> Delivery | None:
+        self.gets.append(queue)
+        await asyncio.sleep(0)
+        if not self.queues[queue]:
+            return None
+        self._tag += 1
+        delivery = replace(
+            self.queues[queue].popleft(), tag=self._tag, epoch=self._lease.epoch, lease=self._lease
+        )
+        self._lease.outstanding[self._tag] = None
+        self.unacked[self._tag] = delivery
+        self.most_unacked = max(self.most_unacked, len(self.unacked))
+        return delivery
+
+    def held(self, delivery: Delivery) -> bool:
+        return delivery.lease.alive and delivery.tag in delivery.lease.outstanding
+
+    def ack(self, delivery: Delivery) -> bool:
+        if not self.held(delivery):
+            return False
+        del delivery.lease.outstanding[delivery.tag]
+        del self.unacked[delivery.tag]
+        self.log.append(("ack", delivery.queue, delivery.envelope.correlation_id))
+        return True
+
+    def lose_deliveries(self) -> None:
+        """A reconnect: everything unacknowledged is in its queue again."""
+        self._lease.alive = False
+        for delivery in reversed(list(self.unacked.values())):
+            self.queues[delivery.queue].appendleft(
+                replace(delivery, redelivered=True, delivery_count=delivery.delivery_count + 1)
+            )
+        self.unacked.clear()
+        self._lease = Lease(epoch=self._lease.epoch + 1)
+
+    def bodies(self, queue: str) -> list[Any]:
+        """Decoded bodies of what lies in a queue."""
+        return [decode(one, one.body, MODELS[one.envelope.type]) for one in self.queues[queue]]
+
+    def headers(self, queue: str) -> list[Headers]:
+        """Headers of what lies in a queue."""
+        return [Headers.from_amqp(one.envelope.headers) for one in self.queues[queue]]
+
+
+class RuleEngine:
+    """The token at position p is 10 + p, the one at `length` the end. Stops where told.
+
+    `hold_at` is the number of sampled tokens at which requests pause; None lets them run.
+    """
+
+    def __init__(self, *, length: int = 8) -> None:
+        self.length = length
+        self.hold_at: int | None = None
+        self.prompt_length = len(PROMPT)
+        self.version, self.fingerprint = -1, ""
+        self.refuse: type[Exception] | None = None
+        self.loads: list[int] = []
+        self.fail: Exception | None = None
+        self.requests: list[GenerateRequest] = []
+        self.running: dict[str, asyncio.Event] = {}
+        self.interrupted: list[str] = []
+        self._changed = asyncio.Event()
+
+    def release(self, hold_at: int | None = None) -> None:
+        self.hold_at = hold_at
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def die(self, error: Exception) -> None:
+        self.fail = error
+        self.release(self.hold_at)
+
+    async def start(self, weights: PreparedWeights) -> None:
+        self.version, self.fingerprint = weights.version, weights.fingerprint
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | Finish]:
+        cut = self.running[request.request_id] = asyncio.Event()
+        self.requests.append(request)
+        try:
+            position = len(request.token_ids) - self.prompt_length
+            for _ in range(request.max_tokens):
+                await self._pause(position, cut)
+                if cut.is_set():
+                    yield Finish(reason="interrupted")
+                    return
+                token = EOS if position + 1 >= self.length else 10 + position
+                yield TokenChunk(token_ids=(token,), logprobs=(-0.5,), policy_version=self.version)
+                if token in request.stop_token_ids:
+                    yield Finish(reason="stop")
+                    return
+                position += 1
+            yield Finish(reason="length")
+        finally:
+            del self.running[request.request_id]
+
+    async def _pause(self, position: int, cut: asyncio.Event) -> None:
+        await asyncio.sleep(0)
+        while self.hold_at is not None and position >= self.hold_at and not cut.is_set():
+            waits = [asyncio.ensure_future(e.wait()) for e in (cut, self._changed)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+            if self.fail is not None:
+                raise self.fail
+        if self.fail is not None:
+            raise self.fail
+
+    async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
+        for request_id in list(self.running) if request_ids is None else request_ids:
+            if request_id in self.running:
+                self.interrupted.append(request_id)
+                self.running[request_id].set()
+
+    async def load_weights(self, weights: PreparedWeights) -> None:
+        self.loads.append(weights.version)
+        if self.refuse is not None:
+            raise self.refuse("does not fit")
+        self.version, self.fingerprint = weights.version, weights.fingerprint
+
+    def serving(self) -> ServedWeights:
+        return ServedWeights(version=self.version, fingerprint=self.fingerprint)
+
+    async def close(self) -> None:
+        await self.interrupt()
+
+
+class PlainRenderer:
+    """Every prompt is `PROMPT`; every reply is one token."""
+
+    eos_token_ids = frozenset({EOS})
+    vocab_size = 128
+
+    def prompt(self, messages: Any, tools: Any) -> list[int]:
+        return list(PROMPT)
+
+    def delta(self, new_messages: Any, *, ended_by: int | None) -> list[int]:
+        return [5]
+
+    def decode(self, token_ids: Any, *, skip_special: bool) -> str:
+        return " ".join(map(str, token_ids))
+
+    def plain(self, text: str) -> str:
+        return text
+
+
+class EveryTurnCalls:
+    """A parser that finds one call of `wait` in the first turn and none later."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def stop_token_ids(self, renderer: Any) -> frozenset[int]:
+        return frozenset()
+
+    def parse(self, text: str, token_ids: Any) -> ParsedTurn:
+        return ParsedTurn(content=text)
+
+
+def config(tmp_path: Path, **rollout: Any) -> RunConfig:
+    """A recipe with these keys in [rollout]."""
+    return RunConfig.model_validate(
+        {
+            "run": {"name": "test", "dir": str(tmp_path), "steps": 1},
+            "model": {"path": str(tmp_path / "model")},
+            "data": {"train": [{"path": "x.jsonl"}]},
+            "rollout": rollout,
+            "reward": {"functions": [{"use": "x"}]},
+            "trainer": {"lr": 1e-4},
+        }
+    )
+
+
+def task(group: int = 0, index: int = 0, *, purpose: Purpose = Purpose.TRAIN) -> RolloutTask:
+    """A rollout to be done."""
+    name = f"{group}.{index}" if purpose is Purpose.TRAIN else f"eval{group}.{index}"
+    return RolloutTask(
+        rollout_id=name,
+        group=group,
+        index=index,
+        purpose=purpose,
+        row=0,
+        agent="single_turn",
+        messages=(ChatMessage(role=Speaker.USER, content="?"),),
+        prompt_hash="0" * 64,
+        sampling=Sampling(),
+        budgets=Budgets(
+            max_prompt_tokens=16, max_response_tokens=64, max_turn_tokens=64, max_turns=4
+        ),
+    )
+
+
+def manifest(version: int) -> WeightsPublished:
+    """A version without files."""
+    return WeightsPublished(
+        run_id=RUN_ID,
+        version=version,
+        incarnation=1,
+        step=version,
+        folder=f"v{version}",
+        files=(),
+        fingerprint=f"print-{version}",
+    )
+
+
+class Bench:
+    """A floor on fakes. `store` is the newest manifest, `unreadable` names damaged versions."""
+
+    def __init__(self, tmp_path: Path, *, slots: int = 2, limits: Any = None, **rollout: Any):
+        self.broker = FakeBroker()
+        self.engine = RuleEngine()
+        self.store: WeightsPublished | None = manifest(0)
+        self.unreadable: set[int] = set()
+        self.preparing: list[int] = []
+        self.prepare_gate: Any = None
+        self.config = config(tmp_path, slots=slots, **rollout)
+        self.context = RoleContext(
+            role="rollout",
+            worker="w",
+            config=self.config,
+            folder=RunFolder(tmp_path),
+            broker=self.broker,  # type: ignore[arg-type]
+            waits=Waits(),
+            stop=asyncio.Event(),
+        )
+        self.context.set_run_id(RUN_ID)
+        self.limits = Limits(
+            **{
+                "slots": slots,
+                "idle_min_s": 0.001,
+                "idle_max_s": 0.002,
+                "sweep_s": 0.005,
+                "retry_s": 0.005,
+                "confirm_patience_s": 0.05,
+                "max_swap_delay_s": 0.05,
+                "grace_s": 0.2,
+                **(limits or {}),
+            }
+        )
+        self.floor: Floor
+        self.loops: list[asyncio.Task[None]] = []
+
+    def prepared(self, published: WeightsPublished) -> PreparedWeights:
+        from infra.weights.errors import WeightsCorrupt
+
+        self.preparing.append(published.version)
+        if self.prepare_gate is not None:
+            self.prepare_gate(published.version)
+        if published.version in self.unreadable:
+            raise WeightsCorrupt(f"version {published.version} is damaged")
+        return PreparedWeights(
+            version=published.version,
+            fingerprint=published.fingerprint,
+            model_folder=Path(),
+            files=(),
+            tensors={},
+        )
+
+    async def newest(self) -> WeightsPublished | None:
+        return self.store
+
+    def loop(self, gate: Any) -> AgentLoop:
+        return AgentLoop(
+            engine=self.engine,
+            renderer=PlainRenderer(),  # type: ignore[arg-type]
+            parser=EveryTurnCalls(),
+            tools=ToolBox({}),
+            worker="w",
+            admit=gate.admit,
+        )
+
+    async def __aenter__(self) -> "Bench":
+        self.floor = build_floor(
+            self.context,
+            engine=self.engine,
+            limits=self.limits,
+            make_loop=self.loop,
+            newest=self.newest,
+            prepare=self.prepared,
+        )
+        self.floor.sync.hear(manifest(0))
+        await self.floor.swap.start(await self.floor.sync.first())
+        for run in (self.floor.intake.run, self.floor.sync.run, self.floor.sweep.run):
+            self.loops.append(asyncio.create_task(run()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for one in (*self.loops, *self.floor.runner.tasks):
+            one.cancel()
+        results = await asyncio.gather(*self.loops, return_exceptions=True)
+        failures = [r for r in results if r is not None]
+        assert all(isinstance(r, asyncio.CancelledError) for r in failures), failures
+
+    async def until(self, reached: Any, what: str = "the condition") -> None:
+        """Give the loops time, as little as possible."""
+        for _ in range(4000):
+            if reached():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"{what} was not reached; log {self.broker.log}")
+
+    def publish(self, version: int) -> None:
+        """The trainer has a new version."""
+        self.store = manifest(version)
+        self.floor.sync.hear(manifest(version))
+
+
+def position_of(log: list[Any], entry: tuple[str, str, str]) -> int:
+    """Where in the log something happened first."""
+    return log.index(entry)
