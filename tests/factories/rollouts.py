@@ -136,12 +136,13 @@ def talk(renderer: Renderer, turns: Sequence[str | Sequence[int]], *, opening: s
     said = [renderer._encode(turn) if isinstance(turn, str) else list(turn) for turn in turns]
 
     def next_token(token_ids: Sequence[int]) -> int:
-        found = [
-            at + len(start)
-            for at in range(len(token_ids) - len(start) + 1)
-            if list(token_ids[at : at + len(start)]) == start
-        ]
-        return said[len(found) - 1][len(token_ids) - found[-1]]
+        tokens = list(token_ids)
+        num_openings, at, end = 0, -1, 0
+        while start[0] in tokens[at + 1 :]:
+            at = tokens.index(start[0], at + 1)
+            if tokens[at : at + len(start)] == start:
+                num_openings, end = num_openings + 1, at + len(start)
+        return said[num_openings - 1][len(tokens) - end]
 
     return next_token
 
