@@ -1,0 +1,174 @@
+"""The reward role on a real broker: scores travel on, failures are told, nothing becomes 0."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from consumers.reward.worker import score_rollouts
+from infra.amqp.codec import decode, encode
+from infra.amqp.message import Outgoing
+from infra.observe.waits import Waits
+from infra.roles.context import RoleContext
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+from schemas.headers import Headers, Purpose
+from schemas.work import Failure, FailureKind, Trajectory
+from tests.unit.reward.reward_rollouts import rollout
+
+pytestmark = pytest.mark.broker
+
+RUN = "run-of-this-test"
+
+
+@pytest.fixture
+def config(tmp_path, run_name):
+    return RunConfig.model_validate(
+        {
+            "run": {"name": run_name, "steps": 1, "dir": str(tmp_path)},
+            "model": {"path": "m"},
+            "data": {"train": [{"path": "unused.jsonl"}]},
+            "reward": {
+                "functions": [
+                    {"use": "tests.unit.reward.reward_samples:command", "weight": 2.0},
+                    {"use": "tests.unit.reward.reward_samples:waits"},
+                ],
+                "timeout": 2.0,
+            },
+            "trainer": {"lr": 1e-3},
+        }
+    )
+
+
+@asynccontextmanager
+async def scoring(broker, config):
+    context = RoleContext(
+        role="reward",
+        worker="reward-1",
+        config=config,
+        folder=RunFolder.of(config),
+        broker=broker,
+        waits=Waits(),
+        stop=asyncio.Event(),
+    )
+    context.set_run_id(RUN)
+    task = asyncio.create_task(score_rollouts(context))
+    try:
+        yield context, task
+    finally:
+        context.stop.set()
+        async with asyncio.timeout(20):
+            await task
+
+
+def rollout_message(scored, *, run_id=RUN, type_=None, **changes):
+    headers = Headers(
+        run_id=run_id,
+        purpose=scored.purpose,
+        group=scored.group,
+        index=scored.index,
+        rollout_id=scored.rollout_id,
+        attempt=2,
+        returns_total=1,
+    ).model_copy(update=changes)
+    envelope, body = encode(
+        scored,
+        app_id="rollout/0",
+        correlation_id=scored.rollout_id,
+        headers=headers.to_amqp(),
+        message_id=f"Rollout:{scored.rollout_id}:2:1",
+    )
+    return Outgoing(exchange="work", routing_key="rollout", envelope=envelope, body=body)
+
+
+async def take(broker, queue, model):
+    async with asyncio.timeout(30):
+        while (delivery := await broker.get(queue)) is None:
+            await asyncio.sleep(0.02)
+    broker.ack(delivery)
+    return delivery.envelope, decode(delivery, delivery.body, model)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "queue"), [(Purpose.TRAIN, "trajectories"), (Purpose.EVAL, "evaluations")]
+)
+async def test_a_rollout_becomes_a_trajectory(connect, config, purpose, queue):
+    broker = await connect()
+    sent = rollout(3.0, purpose=purpose)
+    async with scoring(broker, config):
+        await broker.publish(rollout_message(sent))
+        envelope, trajectory = await take(broker, queue, Trajectory)
+    assert trajectory.reward == 2.0 * 3.0 + 0.25
+    assert trajectory.rewards == {"command": 3.0, "waits": 0.25}
+    assert trajectory.rollout == sent
+    assert envelope.message_id == "Trajectory:3.1:2:1"
+    headers = Headers.from_amqp(envelope.headers)
+    assert (headers.rollout_id, headers.attempt, headers.returns_total) == ("3.1", 2, 1)
+    assert (await broker.depth("rollouts"))[0] == 0
+
+
+async def test_a_compressed_rollout_is_scored_too(connect, config):
+    broker = await connect()
+    sent = rollout(1.0, text="".join(map(str, np.random.default_rng(0).integers(0, 9, 90_000))))
+    message = rollout_message(sent)
+    assert message.envelope.content_encoding == "zstd"
+    async with scoring(broker, config):
+        await broker.publish(message)
+        _, trajectory = await take(broker, "trajectories", Trajectory)
+    assert trajectory.rollout == sent
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "said", "attempts"),
+    [
+        ("raise", "RuntimeError: the reward broke", 1),
+        ("nan", "not a finite number", 1),
+        ("hang", "did not return in 2 s and was killed", 1),
+        ("die", "exited with 7, 2 times", 2),
+    ],
+)
+async def test_no_score_is_a_failure_never_a_zero(connect, config, ground_truth, said, attempts):
+    broker = await connect()
+    async with scoring(broker, config):
+        await broker.publish(rollout_message(rollout(ground_truth)))
+        await broker.publish(rollout_message(rollout(1.0, rollout_id="4.0")))
+        envelope, failure = await take(broker, "failures", Failure)
+        _, trajectory = await take(broker, "trajectories", Trajectory)
+        assert (await broker.depth("trajectories"))[0] == 0
+    assert said in failure.error
+    assert (failure.rollout_id, failure.group, failure.index) == ("3.1", 3, 1)
+    assert (failure.stage, failure.kind) == ("reward", FailureKind.DATA)
+    assert (failure.attempt, failure.attempts) == (2, attempts)
+    assert failure.worker == "reward-1"
+    assert failure.original.message_id == "Rollout:3.1:2:1"
+    assert ("Traceback" in failure.traceback) == (ground_truth in ("raise", "nan"))
+    assert envelope.message_id == "Rollout:3.1:2:1.dead"
+    assert trajectory.rollout.rollout_id == "4.0"
+
+
+async def test_foreign_and_contradicting_messages_are_dead_letters(connect, config):
+    broker = await connect()
+    async with scoring(broker, config):
+        await broker.publish(rollout_message(rollout(1.0), run_id="another"))
+        _, foreign = await take(broker, "failures", Failure)
+        await broker.publish(rollout_message(rollout(1.0), rollout_id="9.9"))
+        _, contradicting = await take(broker, "failures", Failure)
+        await broker.publish(rollout_message(rollout(1.0)))
+        await take(broker, "trajectories", Trajectory)
+    assert "belongs to run 'another'" in foreign.error
+    assert "the body another rollout" in contradicting.error
+
+
+async def test_told_to_stop_it_finishes_what_it_has_begun(connect, config):
+    broker = await connect()
+    async with scoring(broker, config) as (context, task):
+        for number in range(8):
+            await broker.publish(rollout_message(rollout(1.0, rollout_id=f"{number}.0")))
+        await take(broker, "trajectories", Trajectory)
+        context.stop.set()
+        async with asyncio.timeout(20):
+            await task
+    async with asyncio.timeout(20):  # what was not begun goes back to the queue
+        while (await broker.depth("rollouts"))[0] + (await broker.depth("trajectories"))[0] != 7:
+            await asyncio.sleep(0.05)
