@@ -21,7 +21,6 @@ _BY_FILE = {
     "publisher.py": "publish",
     "dead.py": "publish",
     "mailbox.py": "threads",
-    "io_thread.py": "threads",
 }
 _CONSUMER = {"ack": "acknowledge", "flush": "acknowledge", "_flush": "acknowledge"}
 OPERATIONS = (
