@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from consumers.rollout.parsers.base import ParsedTurn
-from schemas.chat import ChatMessage
+from schemas.chat import ChatMessage, Speaker
 from schemas.work import AgentPhase, RolloutTask
 
 
@@ -22,6 +22,11 @@ class Agent:
 
     def __init__(self, task: RolloutTask) -> None:
         self.task = task
+
+    @classmethod
+    def answered_by(cls) -> tuple[Speaker, ...]:
+        """Whose messages follow its turns: what the chat template must be able to append."""
+        return (Speaker.TOOL,) * cls.uses_tools + (Speaker.USER,) * bool(cls.interaction)
 
     def opening(self) -> Sequence[ChatMessage]:
         """The messages that the prompt is rendered from."""

@@ -29,10 +29,16 @@ async def outcome(renderer, turns=TURNS, step=1, box=None, **budgets):
     for place in cut_places(whole)[::step]:
         again = await run_with_cuts(task, script, renderer, [place], **changes)
         assert essence(again) == essence(whole), place
-    places = cut_places(whole)
+    places = cut_places(whole)[::step]
     again = await run_with_cuts(task, script, renderer, places, **changes)
     assert essence(again) == essence(whole)
     return whole
+
+
+async def plain(renderer):
+    """Uncut and without limits."""
+    engine = ScriptedEngine(talk(renderer, TURNS, opening=OPENING))
+    return await run_uncut(make_loop(engine, renderer), make_task(tools=("calculator",)))
 
 
 def num_response(rollout):
@@ -47,11 +53,11 @@ async def test_response_budget_counts_sampled_tokens(renderer):
 
 
 async def test_response_budget_counts_tool_tokens(renderer):
-    whole = await outcome(renderer)
+    whole = await plain(renderer)
     tool_turn = whole.progress.turns[2]
     assert tool_turn.kind == "tool"
     budget = tool_turn.stop - whole.progress.num_prompt_tokens + 3
-    rollout = await outcome(renderer, max_response_tokens=budget)
+    rollout = await outcome(renderer, step=2, max_response_tokens=budget)
     assert num_response(rollout) == budget
     assert rollout.progress.turns[-1].stop - rollout.progress.turns[-1].start == 3
     assert (rollout.status, rollout.finish_reason) == ("truncated", "length")
@@ -59,10 +65,10 @@ async def test_response_budget_counts_tool_tokens(renderer):
 
 @pytest.mark.parametrize("room", [0, -1, -5])
 async def test_a_result_that_leaves_no_room_is_not_appended(renderer, room):
-    whole = await outcome(renderer)
+    whole = await plain(renderer)
     tool_turn = whole.progress.turns[2]
     budget = tool_turn.stop - whole.progress.num_prompt_tokens + room
-    rollout = await outcome(renderer, max_response_tokens=budget)
+    rollout = await outcome(renderer, step=2, max_response_tokens=budget)
     assert (rollout.status, rollout.finish_reason) == ("truncated", "length")
     assert [turn.kind for turn in rollout.progress.turns] == ["prompt", "assistant"]
     assert [message.role for message in rollout.progress.messages] == ["user", "assistant"]
