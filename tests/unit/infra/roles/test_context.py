@@ -1,0 +1,164 @@
+"""What a role learns from `sync`, in whatever order it comes."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from infra.observe.waits import Waits
+from infra.roles import context as contexts
+from infra.roles.context import RoleContext
+from infra.roles.heartbeats import heartbeat_of
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+from schemas.control import Command, RunState, Wanted, WeightsPublished
+from schemas.headers import Headers
+
+
+def config(**weights: str) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "run": {"name": "t", "steps": 1},
+            "model": {"path": "m"},
+            "data": {"train": [{"path": "d.jsonl"}]},
+            "reward": {"functions": [{"use": "exact"}]},
+            "trainer": {"lr": 0.1},
+            "weights": weights,
+        }
+    )
+
+
+def make(tmp_path: Path, role: str = "rollout", **weights: str) -> RoleContext:
+    return RoleContext(
+        role=role,
+        worker=f"{role}-1",
+        config=config(**weights),
+        folder=RunFolder(tmp_path),
+        broker=cast("Any", None),
+        waits=Waits(),
+        stop=asyncio.Event(),
+    )
+
+
+def state(number: int, *, run_id: str = "a", incarnation: int = 1, **fields: Any) -> RunState:
+    return RunState(run_id=run_id, number=number, incarnation=incarnation, **fields)
+
+
+def weights(version: int, run_id: str = "a") -> WeightsPublished:
+    return WeightsPublished(
+        run_id=run_id,
+        version=version,
+        incarnation=1,
+        step=version,
+        folder=f"v{version}",
+        files=(),
+        fingerprint="f",
+    )
+
+
+async def test_weights_heard_before_the_run_is_known_are_sorted_out_then(tmp_path: Path) -> None:
+    context, heard = make(tmp_path), []
+    context.hear_weights(weights(3))
+    context.hear_weights(weights(9, run_id="b"))
+    context.hear_run_state(state(1))
+    assert await context.run_id() == "a"
+    context.on_weights(heard.append)
+    context.hear_weights(weights(2))
+    context.hear_weights(weights(3))
+    context.hear_weights(weights(5))
+    context.hear_weights(weights(7, run_id="b"))
+    assert [published.version for published in heard] == [3, 5]
+
+
+async def test_older_states_are_ignored_and_a_new_incarnation_is_newer(tmp_path: Path) -> None:
+    context, heard = make(tmp_path), []
+    context.on_run_state(heard.append)
+    for incarnation, number in ((1, 5), (1, 4), (1, 5), (2, 1), (1, 9), (2, 2)):
+        context.hear_run_state(state(number, incarnation=incarnation))
+    assert [(s.incarnation, s.number) for s in heard] == [(1, 5), (1, 5), (2, 1), (2, 2)]
+
+
+async def test_the_end_of_the_run_stops_everybody_but_the_trainer(tmp_path: Path) -> None:
+    worker, trainer = make(tmp_path), make(tmp_path, "trainer")
+    trainer.set_run_id("a")
+    for context in (worker, trainer):
+        context.hear_run_state(state(1, wanted=Wanted.STOPPED))
+    assert worker.stop.is_set()
+    assert not trainer.stop.is_set()
+    trainer.hear_command(Command(verb="pause", number=1))
+    assert not trainer.stop.is_set()
+    trainer.hear_command(Command(verb="stop", number=2))
+    assert trainer.stop.is_set()
+
+
+async def test_another_run_changes_nothing_and_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = make(tmp_path)
+    context.hear_run_state(state(1))
+    for number in (7, 8):
+        context.hear_run_state(state(number, run_id="b", wanted=Wanted.STOPPED))
+    assert not context.stop.is_set()
+    assert context.run_state == state(1)
+    assert len(caplog.records) == 1
+    assert "ignoring run b" in caplog.text
+
+
+async def test_the_trainer_does_not_learn_its_run_from_another(tmp_path: Path) -> None:
+    trainer, heard = make(tmp_path, "trainer"), []
+    trainer.on_run_state(heard.append)
+    trainer.hear_run_state(state(1, run_id="a"))
+    assert trainer.known_run_id is None
+    trainer.set_run_id("a")
+    assert heard == [state(1, run_id="a")]
+
+
+@pytest.mark.parametrize("store", ["", "elsewhere"])
+async def test_the_run_is_learned_from_the_store_when_nobody_speaks(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def newest(*_: object) -> WeightsPublished:
+        return weights(4, run_id="stored")
+
+    monkeypatch.setattr("infra.roles.newest.newest_manifest", newest)
+    monkeypatch.setattr(contexts, "STORE_PATIENCE_S", 0.0 if not store else 3600.0)
+    context = make(tmp_path, store=store)
+    asking = asyncio.create_task(context.run_id())
+    if store:
+        await asyncio.sleep(0)
+        context.hear_run_state(state(1, run_id="spoken"))
+    assert await asking == ("spoken" if store else "stored")
+    assert (context.newest_weights is None) == bool(store)
+
+
+async def test_foreign_messages_are_named(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    context.set_run_id("a")
+    assert context.foreign(Headers(run_id="a", group=0)) is None
+    assert context.foreign(Headers(run_id="b", group=0)) == "belongs to run 'b', this is run 'a'"
+
+
+async def test_sleeping_ends_with_the_stop(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    assert await context.sleep_or_stop(0.001) is False
+    asyncio.get_running_loop().call_soon(context.stop.set)
+    assert await context.sleep_or_stop(3600) is True
+
+
+async def test_heartbeats_say_what_is_waited_for(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    assert heartbeat_of(context).state == "starting"
+    context.set_run_id("a")
+    assert (heartbeat_of(context).state, heartbeat_of(context).run_id) == ("running", "a")
+    context.heartbeat(lambda: {"version": 3, "slots": 8, "rollout_ids": ("1.0",)})
+    async with context.waits("a prompt"):
+        beat = heartbeat_of(context)
+    assert (beat.version, beat.rollout_ids, beat.waiting_for) == (3, ("1.0",), "a prompt")
+    context.heartbeat(lambda: {"state": "swapping"})
+    assert heartbeat_of(context).state == "swapping"
+    context.hear_run_state(state(1, wanted=Wanted.PAUSED))
+    context.heartbeat(dict)
+    assert heartbeat_of(context).state == "paused"
+    context.stop.set()
+    assert heartbeat_of(context).state == "leaving"

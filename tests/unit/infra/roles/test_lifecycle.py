@@ -1,0 +1,39 @@
+"""Errors become one line and an exit code."""
+
+import logging
+
+import pytest
+
+from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
+from infra.roles.lifecycle import report, worker_name
+
+
+def test_our_errors_are_one_line_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert report(ConfigError("bad", hint="fix it")) is ExitCode.USAGE
+    assert [record.getMessage() for record in caplog.records] == ["bad\n  -> fix it"]
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_bug_is_named_with_its_place_and_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        _ = [][0]
+    except IndexError as error:
+        assert report(error) is ExitCode.FAILED
+    assert caplog.records[0].getMessage().startswith("IndexError: list index out of range (test_")
+    assert caplog.records[0].exc_info is not None
+
+
+def test_of_several_errors_ours_decides() -> None:
+    bug = ExceptionGroup("inner", [BrokerUnreachable("gone")])
+    assert report(ExceptionGroup("outer", [bug])) is ExitCode.BROKER_UNREACHABLE
+    both = ExceptionGroup("outer", [KeyError("x"), ConfigError("bad")])
+    assert report(both) is ExitCode.USAGE
+
+
+def test_names_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARREN_WORKER", raising=False)
+    assert worker_name("rollout").startswith("rollout-")
+    monkeypatch.setenv("WARREN_WORKER", "from-environment")
+    assert worker_name("rollout") == "from-environment"
+    assert worker_name("rollout", "given") == "given"

@@ -1,0 +1,67 @@
+"""Beginning a run on disk."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from infra.roles.errors import ConfigError
+from infra.roles.run_folder import prepare_folder, write_atomically
+from schemas.config import RunConfig
+
+
+def config(folder: Path, name: str = "one", url: str = "") -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "run": {"name": name, "steps": 1, "dir": str(folder)},
+            "broker": {"url": url},
+            "model": {"path": "m"},
+            "data": {"train": [{"path": "d.jsonl"}]},
+            "reward": {"functions": [{"use": "exact"}]},
+            "trainer": {"lr": 0.1},
+        }
+    )
+
+
+def test_the_folder_says_how_the_run_was_configured(tmp_path: Path) -> None:
+    folder = prepare_folder(config(tmp_path, url="amqp://u:geheim@h/"))
+    written = json.loads(folder.config.read_text())
+    assert written["broker"]["url"] == "amqp://u:***@h/"
+    assert RunConfig.model_validate(written).run.name == "one"
+    assert folder.logs.is_dir()
+
+
+def test_latest_follows(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        prepare_folder(config(tmp_path, name))
+        assert (tmp_path / "latest").readlink() == Path(name)
+
+
+def test_a_folder_that_is_no_run_is_neither_used_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "thesis.tex").touch()
+    for purge in (False, True):
+        with pytest.raises(ConfigError, match="exists already"):
+            prepare_folder(config(tmp_path), purge=purge)
+    assert (tmp_path / "one" / "thesis.tex").exists()
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        prepare_folder(config(tmp_path), resume=True)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write the run folder"):
+        prepare_folder(config(tmp_path / "file"))
+
+
+def test_secrets_are_written_for_the_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "url"
+    write_atomically(path, "old", mode=0o644)
+    write_atomically(path, "new", mode=0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["url"]

@@ -1,0 +1,159 @@
+"""Recipes and overrides: what comes out, and what is said when they are wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.roles.errors import ConfigError
+from infra.roles.settings import apply_override, load_config, parse_value
+from infra.roles.toml_text import to_toml
+
+GOOD = """\
+[run]
+name = "good"
+steps = 10
+
+[model]
+path = "m"
+
+[[data.train]]
+path = "a.jsonl"
+columns = { prompt = "the question" }
+
+[[data.train]]
+path = "b.jsonl"
+weight = 2
+
+[rollout]
+engine_options = { a = 1, deep = { b = [1, 2] } }
+tools = ["calculator"]
+
+[reward]
+functions = [{ use = "exact" }, { use = "my:own", weight = 0.5 }]
+
+[trainer]
+lr = 1e-3
+"""
+
+
+def write(folder: Path, text: str, name: str = "recipe.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def complaint(path: Path | str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_recipe_with_overrides(tmp_path: Path) -> None:
+    overrides = ["rollout.slots=4", "trainer.betas=[0.8, 0.9]", "data.train.1.path=c.jsonl"]
+    config = load_config(write(tmp_path, GOOD), [*overrides, "rollout.slots=8"])
+    assert config.rollout.slots == 8
+    assert config.trainer.betas == (0.8, 0.9)
+    assert [source.path for source in config.data.train] == ["a.jsonl", "c.jsonl"]
+
+
+def test_the_resolved_recipe_reads_back_the_same(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD))
+    assert load_config(write(tmp_path, to_toml(config), "again.toml")) == config
+    assert load_config(write(tmp_path, config.model_dump_json(), "config.json")) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ('"3"', "3"),
+        ("[1, 2]", [1, 2]),
+        ("{ a = 1 }", {"a": 1}),
+        ("models/x", "models/x"),
+        ("", ""),
+        ("amqp://u:p@h/", "amqp://u:p@h/"),
+        ("1\nother = 2", "1\nother = 2"),
+    ],
+)
+def test_override_values(text: str, value: Any) -> None:
+    assert parse_value(text) == value
+
+
+def test_overrides_make_sections() -> None:
+    tree: dict[str, Any] = {}
+    apply_override(tree, "rollout.engine_options.cache_gb=2")
+    assert tree == {"rollout": {"engine_options": {"cache_gb": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run.steps", "not an override: 'run.steps'"),
+        ("run..steps=1", "not an override"),
+        ("run.name.x=1", "run.name is a value, not a section"),
+        ("data.train.7.path=x", "data.train has 2 entries, not '7'"),
+    ],
+)
+def test_broken_overrides(tmp_path: Path, override: str, message: str) -> None:
+    assert message in complaint(write(tmp_path, GOOD), override)
+
+
+def test_broken_toml_is_placed(tmp_path: Path) -> None:
+    path = write(tmp_path, '[run]\nname = "x"\nsteps = 10 20\n')
+    said = complaint(path)
+    assert said.startswith(f"{path}:3:12: not valid TOML: ")
+    assert "steps = 10 20" in said
+    end = complaint(write(tmp_path, '[run]\nname = "x', "end.toml"))
+    assert "end.toml:2:" in end
+
+
+def test_an_unknown_key_is_placed_with_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "warmup_step = 3\n")
+    said = complaint(path)
+    line = GOOD.count("\n") + 1
+    assert f"{path}:{line}: unknown key 'trainer.warmup_step'; did you mean 'warmup_steps'?" in said
+    assert "[trainer] takes: lr, warmup_steps" in said
+
+
+def test_an_unknown_section_and_a_key_in_a_list(tmp_path: Path) -> None:
+    said = complaint(write(tmp_path, GOOD + "\n[rolout]\nslots = 1\n"))
+    assert "unknown key 'rolout'; did you mean 'rollout'?" in said
+    said = complaint(write(tmp_path, GOOD.replace("weight = 2", "wieght = 2")))
+    assert "unknown key 'data.train.1.wieght'; did you mean 'weight'?" in said
+
+
+def test_a_wrong_type_names_key_value_and_expectation(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("steps = 10", 'steps = "ten"'))
+    assert f'{path}:3: run.steps = "ten": expected a valid integer' in complaint(path)
+    said = complaint(write(tmp_path, GOOD), "rollout.on_sync=wait")
+    assert "override 'rollout.on_sync=wait': rollout.on_sync = \"wait\": expected" in said
+    assert "'republish', 'in_flight' or 'drain'" in said
+    assert "What happens to running rollouts" in said
+
+
+def test_missing_keys_and_several_problems(tmp_path: Path) -> None:
+    said = complaint(write(tmp_path, GOOD.replace("lr = 1e-3", "").replace('name = "good"', "")))
+    assert "missing key 'run.name'" in said
+    assert "missing key 'trainer.lr'" in said
+    assert "(2 problems)" in said
+
+
+def test_keys_that_do_not_fit_together(tmp_path: Path) -> None:
+    said = complaint(write(tmp_path, GOOD), "algorithm.min_group_size=9")
+    assert "algorithm.min_group_size=9 exceeds algorithm.group_size=8" in said
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+    said = complaint(tmp_path / "nothing.toml")
+    assert "recipe not found" in said
+    assert str(Path.cwd()) in said
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "cannot read" in complaint(binary)
+    assert "a recipe is a table of sections, not a list" in complaint(
+        write(tmp_path, "[]", "list.json")
+    )
