@@ -5,7 +5,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 from consumers.rollout.tools.errors import ToolError
@@ -54,7 +55,8 @@ class ToolBox:
             for name, entry in tools.items()
             if entry.max_concurrency is not None
         }
-        if doubles := _doubles(entry.name for entry in tools.values()):
+        counts = Counter(entry.name for entry in tools.values())
+        if doubles := [name for name, count in counts.items() if count > 1]:
             raise ConfigError(f"two tools are called {', '.join(doubles)}")
 
     @classmethod
@@ -193,8 +195,3 @@ def _as_text(value: Any) -> str:
 def _clean(text: str) -> str:
     """Lone surrogates cannot be encoded; they become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _doubles(names: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
