@@ -24,8 +24,7 @@ def grpo(rewards: Rewards) -> Rewards:
     rewards = np.asarray(rewards, dtype=np.float64)
     if rewards.size < 2:
         return rewards / (1.0 + STD_EPSILON)
-    advantages: Rewards = dr_grpo(rewards) / (rewards.std(ddof=1) + STD_EPSILON)
-    return advantages
+    return dr_grpo(rewards) / (float(rewards.std(ddof=1)) + STD_EPSILON)
 
 
 @register("advantages", "dr_grpo")
@@ -37,7 +36,8 @@ def dr_grpo(rewards: Rewards) -> Rewards:
     if zero_variance(rewards):
         # The mean rounds; AdamW would scale even 1e-16 up to a full step.
         return np.zeros_like(rewards)
-    return rewards - rewards.mean()
+    centred: Rewards = rewards - rewards.mean()
+    return centred
 
 
 @register("advantages", "rloo")
