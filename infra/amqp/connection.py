@@ -16,7 +16,7 @@ from typing import Any
 from infra.amqp.channel import Channel
 from infra.amqp.consumer import Consumer, Get
 from infra.amqp.control import Control
-from infra.amqp.declare import declare
+from infra.amqp.declare import Topology
 from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout, QueueMissing
 from infra.amqp.io_thread import IoThread
 from infra.amqp.link import Link, connection_parameters
@@ -24,7 +24,7 @@ from infra.amqp.mailbox import Mailbox, Reply
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.publisher import Publication, Publisher, too_large
 from infra.amqp.subscription import Subscription
-from infra.amqp.topology import QUEUES, ExchangeName, Version, full_name, parse_version
+from infra.amqp.topology import QUEUE_NAMES, ExchangeName, Version, full_name, parse_version
 from infra.amqp.url import address, parse_url
 from infra.amqp.wire import to_properties
 from infra.roles.errors import WarrenError
@@ -32,7 +32,6 @@ from infra.roles.errors import WarrenError
 logger = logging.getLogger(__name__)
 
 _WARN_AFTER_S = 10.0
-_QUEUE_NAMES = frozenset(queue.name for queue in QUEUES)
 _MISSING = object()
 
 
@@ -60,7 +59,7 @@ class Broker:
         self._publisher = Publisher()
         self._consumer = Consumer(run, self._give_back)
         self._control = Control(run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal)
-        self._declaring = asyncio.Lock()
+        self._topology = Topology(run)
 
         def link(name: str, set_up: Any, detach: Any) -> Link:
             parameters = connection_parameters(
@@ -362,9 +361,9 @@ class Broker:
 
     @staticmethod
     def _check(queue: str) -> None:
-        if queue not in _QUEUE_NAMES:
+        if queue not in QUEUE_NAMES:
             raise QueueMissing(
-                f"no queue {queue!r} in the topology", hint=f"one of {', '.join(_QUEUE_NAMES)}"
+                f"no queue {queue!r} in the topology", hint=f"one of {', '.join(QUEUE_NAMES)}"
             )
 
     def _after_batch(self) -> None:
@@ -383,14 +382,8 @@ class Broker:
         self._consumer.fail_all(error)
         self._control.fail_all(error)
 
-    async def _declare(self, connection: Any, epoch: int) -> None:
-        async with self._declaring:
-            channel = await Channel.open(connection, epoch=epoch)
-            await declare(channel, self.run)
-            channel.close()
-
     async def _set_up_publish(self, connection: Any, epoch: int) -> None:
-        await self._declare(connection, epoch)
+        await self._topology.declare(connection, epoch)
         broken = self._publish_broken
         confirmed = await Channel.open(connection, epoch=epoch, on_broken=broken)
         events = await Channel.open(connection, epoch=epoch, on_broken=broken)
@@ -402,12 +395,12 @@ class Broker:
         self._publish.drop(f"the broker closed a channel: {reason}")
 
     async def _set_up_consume(self, connection: Any, epoch: int) -> None:
-        await self._declare(connection, epoch)
+        await self._topology.declare(connection, epoch)
         version = parse_version(_text((connection.server_properties or {}).get("version", "")))
         await self._consumer.attach(connection, epoch, version)
 
     async def _set_up_control(self, connection: Any, epoch: int) -> None:
-        await self._declare(connection, epoch)
+        await self._topology.declare(connection, epoch)
         await self._control.attach(connection, epoch)
 
     async def _watch(self) -> None:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 4
 _STOP_TIMEOUT_S = 20.0
+_SETTLE_S = 3.0
 _PORT_TAKEN = ("eaddrinuse", "already in use", "already bound")
 
 
@@ -80,6 +81,7 @@ class LocalBroker:
             for _ in range(_START_ATTEMPTS):
                 self._launch(self.ports or find_ports())
                 if self._wait_ready(deadline):
+                    self._settle_streams()
                     return self._url
                 logger.info("a port of the private broker was taken; trying others")
                 self.kill()
@@ -171,6 +173,24 @@ class LocalBroker:
             "the private broker did not come up in time",
             hint=f"its logs are in {self.folder / 'log'}; is the machine overloaded?",
         )
+
+    def _settle_streams(self) -> None:
+        """At the first start, make the node's memory of having streams durable.
+
+        RabbitMQ 3.10 writes it down a second after its first stream; killed before, it never
+        serves that stream again.
+        """
+        done = self.folder / "streams-settled"
+        if done.exists():
+            return
+        Management(management_url(self._url)).declare_stream("warren.first-stream")
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            registers = self.folder.glob("mnesia/*/coordination/*/names.dets")
+            if any(b"rabbit_stream_coordinator" in path.read_bytes() for path in registers):
+                break
+            time.sleep(0.05)
+        done.touch()
 
     def _console(self) -> str:
         texts = [

@@ -3,12 +3,15 @@
 Arguments are equal on every broker version, for a queue that is declared again with other
 arguments is refused (406), also after an upgrade. What differs is passed when consuming.
 
-The recording is bound to `work` beside the queues, so a message whose queue is gone is still
-routed, confirmed and recorded, and no mandatory return tells of it. Hence every connection
-declares the whole table before it publishes, and never a part of it.
+    work --key--> queue                    (direct)
+    work --key--> recording --> recording  (a fanout between, so that a dead stream can be cut off)
+
+The recording hears every key of `work`, so a message whose queue is gone is still routed and
+confirmed, and no mandatory return tells of it. Hence every connection declares the whole table
+before it publishes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 CONSUMER_TIMEOUT_S = 24 * 3600
@@ -35,6 +38,8 @@ class ExchangeName(StrEnum):
     """Heartbeats and replies: may be lost."""
     DEAD = "dead"
     """What was given up."""
+    RECORDING = "recording"
+    """Bound to `work` with every key; feeds the stream."""
 
 
 class QueueKind(StrEnum):
@@ -62,7 +67,7 @@ class Queue:
     name: str
     kind: QueueKind = QueueKind.QUORUM
     exchange: ExchangeName = ExchangeName.WORK
-    routing_keys: tuple[str, ...] = field(default=("",))
+    routing_key: str = ""
     dead_letters: bool = True
     """Whether the broker sends what exceeds its delivery limit to `dead`."""
 
@@ -72,6 +77,7 @@ EXCHANGES = (
     Exchange(name=ExchangeName.SYNC, kind="fanout"),
     Exchange(name=ExchangeName.EVENTS, kind="fanout", durable=False),
     Exchange(name=ExchangeName.DEAD, kind="fanout"),
+    Exchange(name=ExchangeName.RECORDING, kind="fanout"),
 )
 
 WORK_KEYS = {
@@ -88,13 +94,15 @@ WORK_KEYS = {
 WORK_QUEUES = tuple(WORK_KEYS)
 
 QUEUES = (
-    *(Queue(name=name, routing_keys=(key,)) for name, key in WORK_KEYS.items()),
+    *(Queue(name=name, routing_key=key) for name, key in WORK_KEYS.items()),
     Queue(name="dead_letters", exchange=ExchangeName.DEAD, dead_letters=False),
     Queue(name="failures", exchange=ExchangeName.DEAD, dead_letters=False),
-    Queue(name="recording", kind=QueueKind.STREAM, routing_keys=tuple(WORK_KEYS.values())),
 )
 
-STREAMS = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.STREAM)
+RECORDING = Queue(name="recording", kind=QueueKind.STREAM, exchange=ExchangeName.RECORDING)
+"""Declared after everything else, and the only one that a run can do without."""
+
+QUEUE_NAMES = (*(queue.name for queue in QUEUES), RECORDING.name)
 
 
 def full_name(run: str, name: str) -> str:
@@ -135,7 +143,7 @@ def consumer_arguments(
         queue: Logical name.
         offset: Where to begin in a stream: `first`, `last`, `next` or a number.
     """
-    if queue in STREAMS:
+    if queue == RECORDING.name:
         return {"x-stream-offset": "first" if offset is None else offset}
     if version >= (4, 3, 0):
         return {"x-consumer-timeout": CONSUMER_TIMEOUT_S * 1000}
