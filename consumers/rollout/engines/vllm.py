@@ -1,0 +1,291 @@
+"""The vLLM engine: AsyncLLM in this process, its engine core in a child.
+
+    generate  -> add_request; chunks are cut where vLLM's weight version changes
+    interrupt -> abort: vLLM's own last output brings every token that had arrived
+    load      -> pause(keep) -> copy files in the worker -> name the version -> resume
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+from typing import Any
+
+from consumers.rollout.engines.admission import GREEDY_BELOW, check_request
+from consumers.rollout.engines.base import (
+    EngineFailed,
+    Finish,
+    GenerateRequest,
+    TokenChunk,
+    WeightsRefused,
+)
+from consumers.rollout.engines.layout import check_layout
+from consumers.rollout.engines.vllm_setup import check_options, engine_arguments, prepare_import
+from infra.roles.errors import WarrenError
+from infra.weights.prepared import PreparedWeights, ServedWeights
+
+logger = logging.getLogger(__name__)
+
+_REASONS = {"stop": "stop", "length": "length", "abort": "interrupted"}
+_MAX_TEMPERATURE = 2.0
+_CLOSE_S = 5.0
+
+
+class _Turn:
+    """A request that a consumer holds."""
+
+    def __init__(self) -> None:
+        self.internal_id: str | None = None
+        self.interrupted = False
+
+
+class VllmEngine:
+    """vLLM's continuous batching, paged attention and prefix cache; one device.
+
+    Args:
+        model_folder: Config and weights, in Hugging Face layout.
+        dtype: Of weights and computation.
+        slots: Sequences that run at a time (`max_num_seqs`).
+        max_model_len: Context length in tokens.
+        options: vLLM's engine arguments, which win over ours; and `kv_cache` of running
+            sequences at a swap: `recompute` or `keep`.
+
+    Raises:
+        ConfigError: vLLM is missing or too old or new, or an option is not allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_folder: Path,
+        dtype: str,
+        slots: int,
+        max_model_len: int,
+        options: dict[str, Any],
+    ) -> None:
+        check_options(options)
+        self._options = dict(options)
+        self._keep_cache = self._options.pop("kv_cache", "recompute") == "keep"
+        self._folder = model_folder
+        self._dtype = dtype
+        self._slots = slots
+        self._max_model_len = max_model_len
+        self._engine: Any = None
+        self._vocab_size = 0
+        self._layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._served = ServedWeights(version=-1, fingerprint="")
+        self._turns: dict[str, _Turn] = {}
+        self._swap = asyncio.Lock()
+        self._failure: EngineFailed | None = None
+
+    async def start(self, weights: PreparedWeights) -> None:
+        """Start the engine process; see `Engine.start`."""
+        prepare_import()
+        try:
+            self._engine = await asyncio.to_thread(self._construct)
+            self._vocab_size = self._engine.model_config.get_vocab_size()
+            layout = (await self._engine.collective_rpc("warren_layout"))[0]
+            self._layout = {name: (dtype, tuple(shape)) for name, dtype, shape in layout}
+            check_layout(self._layout, weights)
+            await self._replace(weights)
+        except WarrenError:
+            await self.close()
+            raise
+        except Exception as error:  # the boundary: vLLM raises whatever it meets
+            await self.close()
+            raise EngineFailed(
+                f"vLLM did not start: {type(error).__name__}: {error}",
+                hint="the lines above are vLLM's; rollout.engine_options are passed to it",
+            ) from error
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | Finish]:
+        """Sample a turn; see `Engine.generate`."""
+        engine = self._alive()
+        check_request(request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
+        if request.temperature > _MAX_TEMPERATURE:
+            raise ValueError(
+                f"request {request.request_id} has temperature {request.temperature}, "
+                f"vLLM takes at most {_MAX_TEMPERATURE}"
+            )
+        if request.request_id in self._turns:
+            raise ValueError(f"request {request.request_id} is running already")
+        turn = self._turns[request.request_id] = _Turn()
+        over = False
+        try:
+            queue = await engine.add_request(
+                request.request_id,
+                {
+                    "prompt_token_ids": list(request.token_ids),
+                    "cache_salt": str(self._served.version),
+                },
+                _parameters(request, self._max_model_len),
+            )
+            turn.internal_id = queue.request_id
+            state = engine.output_processor.request_states.get(queue.request_id)
+            if turn.interrupted:
+                await engine.abort(queue.request_id, internal=True)
+            done = 0
+            while not over:
+                output = queue.get_nowait() or await queue.get()
+                over = output.finished
+                for chunk in _chunks(output.outputs[0], state, done):
+                    done += len(chunk.token_ids)
+                    yield chunk
+                if over:
+                    yield _finish(output.outputs[0].finish_reason)
+        except RuntimeError as error:
+            over = over or bool(engine.errored)
+            raise self._died(error) from error
+        finally:
+            del self._turns[request.request_id]
+            if not over and turn.internal_id is not None:
+                await engine.abort(turn.internal_id, internal=True)
+
+    async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
+        """End streams as interrupted; see `Engine.interrupt`."""
+        engine = self._alive()
+        wanted = self._turns.keys() if request_ids is None else set(request_ids)
+        turns = [turn for name, turn in self._turns.items() if name in wanted]
+        for turn in turns:
+            turn.interrupted = True
+        known = [turn.internal_id for turn in turns if turn.internal_id is not None]
+        if known:
+            await engine.abort(known, internal=True)
+
+    async def load_weights(self, weights: PreparedWeights) -> None:
+        """Swap weights in place; see `Engine.load_weights`."""
+        engine = self._alive()
+        check_layout(self._layout, weights)
+        async with self._swap:
+            await engine.pause_generation(mode="keep", clear_cache=not self._keep_cache)
+            try:
+                await self._replace(weights)
+            finally:
+                if self._failure is None:
+                    await engine.resume_generation()
+
+    def serving(self) -> ServedWeights:
+        """What the worker holds; see `Engine.serving`."""
+        self._alive()
+        return self._served
+
+    def num_unfinished(self) -> int:
+        """Requests that vLLM still knows."""
+        return int(self._alive().get_num_unfinished_requests())
+
+    async def close(self) -> None:
+        """End the engine process; see `Engine.close`."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        if self._turns and not engine.errored:
+            await engine.abort(
+                [turn.internal_id for turn in self._turns.values() if turn.internal_id],
+                internal=True,
+            )
+        await asyncio.to_thread(engine.shutdown, _CLOSE_S)
+
+    def _construct(self) -> Any:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        return AsyncLLM.from_engine_args(
+            engine_arguments(
+                self._folder,
+                dtype=self._dtype,
+                slots=self._slots,
+                max_model_len=self._max_model_len,
+                options=self._options,
+            )
+        )
+
+    async def _replace(self, weights: PreparedWeights) -> None:
+        """Copy the version's files, or the model folder's own, into the worker.
+
+        Raises:
+            WeightsRefused: Nothing was touched.
+            EngineFailed: The worker holds something else now.
+        """
+        paths = weights.files or tuple(sorted(weights.model_folder.glob("*.safetensors")))
+        answer = (
+            await self._engine.collective_rpc(
+                "warren_load", args=([str(path) for path in paths], not weights.files)
+            )
+        )[0]
+        if "refused" in answer:
+            raise WeightsRefused(f"version {weights.version}: {answer['refused']}")
+        if answer["fingerprint"] != weights.fingerprint:
+            self._failure = EngineFailed(
+                f"holds fingerprint {answer['fingerprint']} after loading version "
+                f"{weights.version}, which has {weights.fingerprint}"
+            )
+            raise self._failure
+        await self._engine.update_weight_version(str(weights.version))
+        self._served = ServedWeights(version=weights.version, fingerprint=answer["fingerprint"])
+
+    def _alive(self) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        if self._engine is None:
+            raise EngineFailed("the engine is not running")
+        if self._engine.errored:
+            raise EngineFailed("vLLM's engine process is dead")
+        return self._engine
+
+    def _died(self, error: Exception) -> EngineFailed:
+        return EngineFailed(f"vLLM failed: {type(error).__name__}: {error}")
+
+
+def _parameters(request: GenerateRequest, max_model_len: int) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    greedy = request.temperature < GREEDY_BELOW
+    seed = request.seed % (1 << 63)
+    return SamplingParams(
+        temperature=0.0 if greedy else request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=None if greedy else seed,
+        max_tokens=min(request.max_tokens, max_model_len - len(request.token_ids)),
+        stop_token_ids=sorted(request.stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _chunks(output: Any, state: Any, done: int) -> list[TokenChunk]:
+    """Cut new tokens where the weight version changed.
+
+    Args:
+        output: vLLM's completion output, a delta.
+        state: Of the request, with the starts of its version spans; None when it ended already.
+        done: Tokens that came before.
+    """
+    ids = list(output.token_ids)
+    logprobs = [row[token].logprob for row, token in zip(output.logprobs or [], ids, strict=True)]
+    if state is not None:
+        starts = [(int(version), start) for version, start in state.weight_version_starts]
+    else:
+        starts = [(int(span[0]), span[1]) for span in output.weight_versions or []]
+    chunks = []
+    for index, (version, start) in enumerate(starts):
+        end = starts[index + 1][1] if index + 1 < len(starts) else done + len(ids)
+        span = slice(max(start - done, 0), max(end - done, 0))
+        if ids[span]:
+            chunks.append(
+                TokenChunk(
+                    token_ids=tuple(ids[span]),
+                    logprobs=tuple(logprobs[span]),
+                    policy_version=version,
+                )
+            )
+    return chunks
+
+
+def _finish(reason: str | None) -> Finish:
+    known = _REASONS.get(reason or "")
+    if known is None:
+        raise EngineFailed(f"vLLM ended a request with reason {reason!r}")
+    return Finish(reason=known)  # type: ignore[arg-type]
