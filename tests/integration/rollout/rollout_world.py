@@ -1,0 +1,209 @@
+"""A tiny run without trainer: tasks in, worker processes, rollouts out, and an oracle."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from infra.amqp.codec import decode, encode
+from infra.amqp.connection import Broker
+from infra.amqp.message import Outgoing
+from infra.weights.store import WeightStore
+from schemas.chat import ChatMessage, Speaker
+from schemas.control import WeightsPublished
+from schemas.headers import Headers
+from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling
+from tests.factories.models import build
+
+RUN_ID = "integration"
+SLOTS = 6
+RESPONSE = 150
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class World:
+    """One run's folder, weights and queues.
+
+    Args:
+        folder: Of everything.
+        broker: The test's own connection.
+        url: Of the broker, for the workers.
+    """
+
+    def __init__(self, folder: Path, broker: Broker, url: str) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.url = url
+        self.model = folder / "model"
+        self.models = {0: build(self.model, tied=False, seed=0)}
+        self.store = WeightStore(folder / "runs" / broker.run / "weights")
+        self.workers: dict[str, asyncio.subprocess.Process] = {}
+        self.rollouts: list[Rollout] = []
+        self.failures: list[Failure] = []
+        self.tasks: list[str] = []
+
+    async def publish_weights(self, version: int) -> None:
+        """Random weights of their own, in the store and broadcast."""
+        if version not in self.models:
+            self.models[version] = build(self.folder / f"model-{version}", tied=False, seed=version)
+        published = await asyncio.to_thread(
+            self.store.publish,
+            dict(self.models[version].state_dict()),
+            version=version,
+            run_id=RUN_ID,
+            incarnation=1,
+            step=version,
+            dtype="float32",
+        )
+        await self._send("sync", "", published, {"run_id": RUN_ID}, f"weights:{version}")
+
+    async def put_tasks(self, number: int) -> None:
+        """Greedy single-turn tasks with prompts of their own."""
+        for group in range(len(self.tasks), len(self.tasks) + number):
+            task = RolloutTask(
+                rollout_id=f"{group}.0",
+                group=group,
+                index=0,
+                row=group,
+                agent="single_turn",
+                messages=(ChatMessage(role=Speaker.USER, content=f"question {group}"),),
+                prompt_hash="0" * 64,
+                sampling=Sampling(temperature=0.0),
+                budgets=Budgets(
+                    max_prompt_tokens=64,
+                    max_response_tokens=RESPONSE,
+                    max_turn_tokens=RESPONSE,
+                    max_turns=1,
+                ),
+            )
+            headers = Headers(run_id=RUN_ID, group=group, index=0, rollout_id=task.rollout_id)
+            await self._send("work", "prompt", task, headers.to_amqp(), f"task:{group}")
+            self.tasks.append(task.rollout_id)
+
+    async def _send(
+        self, exchange: str, key: str, model: Any, headers: Any, message_id: str
+    ) -> None:
+        envelope, body = encode(
+            model,
+            app_id="test/0",
+            correlation_id=message_id,
+            headers=headers,
+            message_id=message_id,
+        )
+        await self.broker.publish(
+            Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
+        )
+
+    async def start(self, name: str, **rollout: Any) -> None:
+        """A worker process; output goes to `<name>.log`."""
+        recipe = {
+            "run": {"name": self.broker.run, "dir": str(self.folder / "runs"), "steps": 1},
+            "broker": {"heartbeat": 2},
+            "model": {"path": str(self.model), "dtype": "float32"},
+            "data": {"train": [{"path": "unused.jsonl"}]},
+            "rollout": {
+                "slots": SLOTS,
+                "max_prompt_tokens": 64,
+                "max_response_tokens": RESPONSE,
+                "grace": 20,
+                "engine_options": {"device": "cpu", "threads": 1},
+                **rollout,
+            },
+            "reward": {"functions": [{"use": "unused"}]},
+            "trainer": {"lr": 1e-4},
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(recipe))
+        code = (
+            "import sys, json; from pathlib import Path; "
+            "from schemas.config import RunConfig; from consumers.rollout.worker import run; "
+            "config = RunConfig.model_validate(json.loads(Path(sys.argv[1]).read_text())); "
+            "sys.exit(run(config, worker=sys.argv[2]))"
+        )
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.workers[name] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                code,
+                str(path),
+                name,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "WARREN_BROKER_URL": self.url, "OMP_NUM_THREADS": "1"},
+            )
+
+    async def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> int:
+        """Signal a worker and wait for its exit code."""
+        process = self.workers.pop(name)
+        process.send_signal(number)
+        return await asyncio.wait_for(process.wait(), 60)
+
+    async def close(self) -> None:
+        """End every worker that still runs."""
+        for name in list(self.workers):
+            await self.stop(name, signal.SIGKILL)
+
+    async def collect(self, reached: Callable[[], bool]) -> None:
+        """Take rollouts and failures until `reached`; a stuck fleet fails with its logs."""
+        deadline = asyncio.get_running_loop().time() + 90
+        while not reached():
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"missing {self.missing()}\n{self.logs()}")
+            came = await self.broker.get("rollouts")
+            if came is not None:
+                self.rollouts.append(decode(came, came.body, Rollout))
+                self.broker.ack(came)
+                continue
+            dead = await self.broker.get("failures")
+            if dead is not None:
+                self.failures.append(decode(dead, dead.body, Failure))
+                self.broker.ack(dead)
+                continue
+            await asyncio.sleep(0.02)
+
+    def missing(self) -> list[str]:
+        """Tasks without a rollout."""
+        return sorted(set(self.tasks) - {rollout.rollout_id for rollout in self.rollouts})
+
+    def repeated(self) -> list[str]:
+        """Ids of rollouts that came more than once."""
+        counts = Counter(rollout.rollout_id for rollout in self.rollouts)
+        return [name for name, count in counts.items() if count > 1]
+
+    def logs(self) -> str:
+        """What the workers said."""
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()[-6000:]}"
+            for path in sorted(self.folder.glob("*.log"))
+        )
+
+    def wrong_tokens(self, rollout: Rollout) -> list[int]:
+        """Positions whose token is not what the model of its version picks greedily.
+
+        One full forward pass of Hugging Face's model per version: no cache, no engine, no cuts.
+        """
+        tokens = rollout.progress.tokens
+        ids = torch.tensor(tokens.token_ids.copy()).long()[None]
+        wrong = []
+        for version in {int(v) for v in tokens.version_array if v >= 0}:
+            with torch.no_grad():
+                logits = self.models[version](ids).logits[0]
+            for position in range(1, len(tokens)):
+                if tokens.version_array[position] == version:
+                    row = logits[position - 1]
+                    if row[ids[0, position]] < row.max() - 1e-4:
+                        wrong.append(position)
+        return wrong
+
+
+def published_versions(store: WeightStore) -> WeightsPublished | None:
+    """The newest manifest."""
+    return store.newest()
