@@ -66,6 +66,28 @@ def check(config: RunConfig) -> list[str]:
     return lines
 
 
+def first_task(config: RunConfig) -> RolloutTask:
+    """Row 0 of `data.train` as a task, for `check`.
+
+    Raises:
+        ConfigError: A file is missing, or the row cannot become a prompt.
+    """
+    books = Books(config)
+    credit = Credit(
+        group=0,
+        indexes=(0,),
+        dataset_fingerprint="",
+        seed=config.run.seed,
+        group_size=config.algorithm.group_size,
+    )
+    try:
+        return books.tasks(credit, row=0, members=(0,))[0]
+    except DatasetError as error:
+        raise ConfigError(error.args[0], hint=error.hint) from error
+    finally:
+        books.close()
+
+
 async def produce(context: RoleContext) -> None:
     """The role's body: subscribe, make tasks, publish, acknowledge."""
     books = await asyncio.to_thread(Books, context.config)

@@ -32,6 +32,7 @@ from infra.roles.registry import resolve
 from infra.weights.prepared import PreparedWeights
 from schemas.config import RunConfig
 from schemas.control import Wanted, WeightsPublished
+from schemas.work import RolloutTask
 
 if TYPE_CHECKING:
     from consumers.rollout.agents.loop import AgentLoop
@@ -58,9 +59,11 @@ def check(config: RunConfig) -> list[str]:
         ConfigError: What is wrong, and what would be right.
     """
     from consumers.rollout.agents.base import Agent
+    from consumers.rollout.engines.build import check_engine
     from consumers.rollout.tools.box import ToolBox
     from infra.text.renderer import Renderer
 
+    check_engine(config)
     rollout = config.rollout
     agent = resolve("agent", rollout.agent)
     if not (isinstance(agent, type) and issubclass(agent, Agent)):
@@ -76,8 +79,21 @@ def check(config: RunConfig) -> list[str]:
     named = ", ".join(rollout.tools) or "none"
     return [
         f"chat template appends only, {renderer.vocab_size} tokens: {config.model.path}",
-        f"agent {rollout.agent}, parser {rollout.parser}, tools: {named}",
+        f"engine {rollout.engine}, agent {rollout.agent}, parser {rollout.parser}, tools: {named}",
     ]
+
+
+def prompt_ids(config: RunConfig, task: RolloutTask) -> list[int]:
+    """The prompt as the engine gets it, for `check`.
+
+    Raises:
+        ConfigError: A tool is unknown, or the model folder has no usable chat template.
+    """
+    from consumers.rollout.tools.box import ToolBox
+    from infra.text.renderer import Renderer
+
+    tools = ToolBox.load(task.tools).specs(task.tools)
+    return Renderer.load(Path(config.model.path)).prompt(task.messages, tools)
 
 
 async def body(context: RoleContext) -> None:
@@ -105,14 +121,16 @@ async def serve_rollouts(
         EngineFailed: The engine died.
     """
     config = context.config
-    run_id = await context.run_id()
+    if not await _unless_stopped(context, context.run_id()):
+        return
     engine = (build_engine or _build_engine)(config)
     make = make_loop or _make_loop
     store, model = context.folder.weights(config), Path(config.model.path)
 
     async def newest() -> WeightsPublished | None:
         manifest = await newest_manifest(context.folder, config)
-        return manifest if manifest is not None and manifest.run_id == run_id else None
+        ours = manifest is not None and manifest.run_id == context.known_run_id
+        return manifest if ours else None
 
     def prepare(published: WeightsPublished) -> PreparedWeights:
         from infra.weights.reader import prepare as read
@@ -150,7 +168,7 @@ async def _start(floor: Floor) -> None:
     )
 
 
-async def _unless_stopped(context: RoleContext, work: Awaitable[None]) -> bool:
+async def _unless_stopped(context: RoleContext, work: Awaitable[object]) -> bool:
     """Whether the work ended before the role was told to stop."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(context.stop.wait())

@@ -30,7 +30,7 @@ def write_summary(folder: RunFolder) -> dict[str, Any]:
 def summarise(folder: RunFolder) -> dict[str, Any]:
     """The numbers of `summary.json`. What the run did not measure is None.
 
-    Interruptions, carried and re-prefilled tokens are those of trained trajectories.
+    Cuts are counted over every rollout that came in; in a run without an end, over the trained.
     """
     config = json.loads(folder.config.read_text(encoding="utf-8"))
     steps = _newest(read_metrics(folder.metrics, "step"), "step")
@@ -45,11 +45,7 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
         "reward_start": evals[0]["eval/reward"] if evals else None,
         "reward_final": evals[-1]["eval/reward"] if evals else None,
         "weight_versions": max(versions, default=0),
-        "interruptions": _total(steps, "rollout/interruptions"),
-        "snapshots_resumed": _total(steps, "rollout/resumed"),
-        "snapshots_resumed_elsewhere": _total(steps, "rollout/resumed_elsewhere"),
-        "tokens_carried": _total(steps, "rollout/tokens_carried"),
-        "tokens_reprefilled": _total(steps, "rollout/tokens_reprefilled"),
+        **_cuts(steps, ends[-1] if ends else {}),
         "staleness_mean": sum(staleness) / len(staleness) if staleness else None,
         "staleness_max": max((line.get("staleness/max", 0) for line in steps), default=None),
         "ledger": _ledger(ends[-1]) if ends else None,
@@ -92,8 +88,21 @@ def _newest(lines: Any, key: str) -> list[dict[str, Any]]:
     return [by_key[number] for number in sorted(by_key)]
 
 
-def _total(steps: Sequence[Mapping[str, Any]], name: str) -> int:
-    return int(sum(line.get(name, 0) for line in steps))
+def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[str, int]:
+    """A finished rollout's cut is a snapshot that somebody resumed."""
+
+    def count(name: str) -> int:
+        if "total/trajectories" in end:
+            return int(end.get(f"total/{name}", 0) + end.get(f"total/eval/{name}", 0))
+        return int(sum(line.get(f"rollout/{name}", 0) for line in steps))
+
+    return {
+        "interruptions": count("interruptions"),
+        "snapshots_resumed": count("interruptions"),
+        "snapshots_resumed_elsewhere": count("resumed_elsewhere"),
+        "tokens_carried": count("tokens_carried"),
+        "tokens_reprefilled": count("tokens_reprefilled"),
+    }
 
 
 def _ledger(end: Mapping[str, Any]) -> dict[str, Any]:

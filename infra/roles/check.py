@@ -7,8 +7,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
+from infra.roles.check_row import check_gold, check_prompt
 from infra.roles.errors import ConfigError, ExitCode, WarrenError
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
@@ -19,12 +21,20 @@ _WEIGHTS = ("*.safetensors",)
 
 def check(config: RunConfig, roles: Mapping[str, str]) -> int:
     """Try everything and print a line for each; 2 when something failed."""
+
+    def load(role: str) -> Any:
+        return importlib.import_module(roles[role])
+
     probes: dict[str, Callable[[], list[str]]] = {
         "recipe": lambda: [f"run {config.run.name}, {config.run.steps} steps"],
         "model": lambda: [check_model(config)],
         "broker": lambda: [check_broker(config)],
         "weight store": lambda: [check_store(config)],
         **{role: _role_probe(config, module) for role, module in roles.items()},
+        "first prompt": lambda: [check_prompt(config, load("producer"), load("rollout"))],
+        "gold answer": lambda: [
+            check_gold(config, load("producer"), load("rollout"), load("reward"))
+        ],
     }
     outcomes = [_show(name, probe) for name, probe in probes.items()]
     failed = outcomes.count(False)

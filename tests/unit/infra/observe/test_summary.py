@@ -59,7 +59,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
         "reward_final": 0.95,
         "weight_versions": 2,
         "interruptions": 8,
-        "snapshots_resumed": 6,
+        "snapshots_resumed": 8,
         "snapshots_resumed_elsewhere": 2,
         "tokens_carried": 50,
         "tokens_reprefilled": 80,
@@ -83,6 +83,20 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
     table = show_summary(summary)
     assert "issued 9 trained 4 filtered 3 stale 1 dead 1 open 0 balanced" in table
     assert "900 (0.00 GiB)" in table
+
+
+def test_the_totals_of_the_end_count_what_was_not_trained_too(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    totals = {"total/trajectories": 9, "total/interruptions": 7, "total/eval/interruptions": 2}
+    totals |= {"total/resumed_elsewhere": 3, "total/tokens_carried": 40}
+    lines(
+        folder.metrics,
+        step(1, **{"rollout/interruptions": 4}),
+        {"kind": "end", "issued": 1, "trained": 1, "balanced": True, **totals},
+    )
+    summary = summarise(folder)
+    assert (summary["interruptions"], summary["snapshots_resumed_elsewhere"]) == (9, 3)
+    assert (summary["tokens_carried"], summary["tokens_reprefilled"]) == (40, 0)
 
 
 def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
