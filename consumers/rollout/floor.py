@@ -108,7 +108,7 @@ def build_floor(
             failed.set_result(error)
 
     def on_free() -> None:
-        if "alone" in holds and not any(held.alone for held in slots):
+        if not slots.num_alone:
             holds.put("alone", "")
         holds.freed()
 

@@ -149,7 +149,7 @@ class Intake:
 
     async def _take(self, held: Held) -> None:
         if held.alone:
-            if any(one.alone for one in self._slots):
+            if self._slots.num_alone:
                 # a second suspect beside the first would count on when the first takes us down
                 headers = held.headers.model_copy(
                     update={

@@ -118,7 +118,12 @@ class Runner:
             one.cut_settled = one.cut_settled or asyncio.Event()
             events.append(one.cut_settled)
             states.append(state)
-        await asyncio.gather(*(self._loop.cut(state, reason) for state in states))
+        cuts = (self._loop.cut(state, reason) for state in states)
+        for error in await asyncio.gather(*cuts, return_exceptions=True):
+            if isinstance(error, EngineFailed):
+                self._on_failed(error)
+            elif error is not None:
+                raise error
         return events
 
     def abandon(self, held: Held) -> None:
@@ -134,8 +139,7 @@ class Runner:
     def _start_if_allowed(self, held: Held) -> None:
         if self.leaving or held.headers.min_version > self.served_version:
             return
-        others = [one for one in self._slots if one is not held and one.runner is not None]
-        if others and (held.alone or any(one.alone for one in others)):
+        if self._slots.num_alone and not self._may_start_beside(held):
             return
         if held.alone:
             logger.warning(
@@ -144,6 +148,10 @@ class Runner:
                 held.returns.since_progress,
             )
         held.runner = self._spawn(self._run(held))
+
+    def _may_start_beside(self, held: Held) -> bool:
+        others = [one for one in self._slots if one is not held and one.runner is not None]
+        return not others or not (held.alone or any(one.alone for one in others))
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
@@ -211,6 +219,7 @@ class Runner:
             held.settle_cut()
             return True
         self._counters.unconfirmed_cuts += sent is Sent.UNCONFIRMED
+        held.age_s = 0.0
         held.settle_cut()
         return False
 

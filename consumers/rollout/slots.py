@@ -94,6 +94,8 @@ class Slots:
         self.size = size
         self._is_held = is_held
         self._by_id: dict[str, Held] = {}
+        self.num_alone = 0
+        """Rollouts that may only run alone; kept beside, for it is asked at every admission."""
         self._settled: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -112,6 +114,7 @@ class Slots:
     def put(self, held: Held) -> None:
         """Take up a rollout."""
         self._by_id[held.rollout_id] = held
+        self.num_alone += held.alone
         for delivery in held.deliveries:
             self._settled.pop(delivery.envelope.message_id, None)
 
@@ -119,6 +122,7 @@ class Slots:
         """Free the slot."""
         if held in self:
             del self._by_id[held.rollout_id]
+            self.num_alone -= held.alone
 
     def attach(self, held: Held, delivery: Delivery, headers: Headers) -> None:
         """Another delivery of a rollout that we hold: the same one again, or a second message."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 from consumers.rollout.gate import Holds
@@ -87,10 +88,9 @@ class WeightSync:
 
     def hear_number(self, version: int) -> None:
         """The trainer's newest version; if its broadcast was missed, the store is read."""
-        if version <= self._newest_number:
-            return
-        self._newest_number = version
-        self._note_lag()
+        if version > self._newest_number:
+            self._newest_number = version
+            self._note_lag()
         if self._target is None or self._target.version < version:
             self._look = True
             self._news.set()
@@ -129,7 +129,8 @@ class WeightSync:
                 logger.info("version %d is skipped for %d", target.version, newest.version)
                 continue
             num_skips = 0
-            taken = await self._swap(weights, reread=lambda one=target: self._read(one))  # type: ignore[misc]
+            taken = await self._swap(weights, reread=partial(self._read, target))
+            del weights  # host memory of a whole model
             self._unusable = -1 if taken else target.version
             refused = f"the engine refuses version {target.version}"
             self._holds.put("weights", "" if taken else refused)

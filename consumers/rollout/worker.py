@@ -84,16 +84,19 @@ def check(config: RunConfig) -> list[str]:
 
 
 def prompt_ids(config: RunConfig, task: RolloutTask) -> list[int]:
-    """The prompt as the engine gets it, for `check`.
+    """A task's prompt as the engine would get it.
 
     Raises:
-        ConfigError: A tool is unknown, or the model folder has no usable chat template.
+        ConfigError: It names a tool that this worker has not, or cannot be rendered.
     """
+    from consumers.rollout.agents.record import new_state
     from consumers.rollout.tools.box import ToolBox
     from infra.text.renderer import Renderer
 
-    tools = ToolBox.load(task.tools).specs(task.tools)
-    return Renderer.load(Path(config.model.path)).prompt(task.messages, tools)
+    agent = new_state(task).agent
+    tools = ToolBox.load(config.rollout.tools, timeout_s=config.rollout.tool_timeout)
+    specs = tools.specs(task.tools if agent.uses_tools else ())
+    return Renderer.load(Path(config.model.path)).prompt(list(agent.opening()), specs)
 
 
 async def body(context: RoleContext) -> None:

@@ -24,7 +24,7 @@ async def snapshot_of(tmp_path: Path, group: int, *, tokens: int = 2) -> Snapsho
                 for held in bench.floor.slots
             )
         )
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         await bench.floor.runner.cut(bench.floor.slots, CutReason.LEAVE)
         await bench.until(lambda: bool(bench.broker.queues["cancel_queue"]))
         (snapshot,) = bench.broker.bodies("cancel_queue")
@@ -34,11 +34,11 @@ async def snapshot_of(tmp_path: Path, group: int, *, tokens: int = 2) -> Snapsho
 async def test_snapshots_come_first_then_evaluations_then_prompts(tmp_path: Path) -> None:
     snapshot = await snapshot_of(tmp_path, 9)
     async with Bench(tmp_path, slots=1) as bench:
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.put("prompts", task(1))
         bench.broker.put("eval_prompts", task(0, purpose=Purpose.EVAL))
         bench.broker.put("cancel_queue", snapshot)
-        bench.floor.holds.put("test", "")
+        bench.broker.giving = True
         await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 3)
         done = [one.rollout_id for one in bench.broker.bodies("rollouts")]
         assert done == ["9.0", "eval0.0", "1.0"]
@@ -83,13 +83,13 @@ async def test_bodies_that_cannot_be_read_close_their_member_by_their_headers(
     tmp_path: Path,
 ) -> None:
     async with Bench(tmp_path) as bench:
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.put("prompts", task(1, 3), attempt=2)
         queue = bench.broker.queues["prompts"]
         queue[0] = replace(queue[0], body=queue[0].body[:-7])
         bench.broker.put("cancel_queue", task(2))  # a task where snapshots belong
         bench.broker.put("prompts", task(5), rollout_id="6.0", group=6)  # headers of another
-        bench.floor.holds.put("test", "")
+        bench.broker.giving = True
         await bench.until(lambda: len(bench.broker.dead) == 3)
         assert sorted((f.rollout_id, f.attempt, f.kind) for f in bench.broker.dead) == [
             ("1.3", 2, FailureKind.DATA),
@@ -102,12 +102,12 @@ async def test_bodies_that_cannot_be_read_close_their_member_by_their_headers(
 
 async def test_headers_that_cannot_be_read_are_a_dead_letter(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.put("prompts", task(1))
         queue = bench.broker.queues["prompts"]
         envelope = replace(queue[0].envelope, headers={"rollout_id": "1.0", "group": "x"})
         queue[0] = replace(queue[0], envelope=envelope)
-        bench.floor.holds.put("test", "")
+        bench.broker.giving = True
         await bench.until(lambda: len(bench.broker.dead) == 1)
         assert bench.broker.dead[0].rollout_id == "1.0"
         assert bench.broker.dead[0].group == -1
@@ -150,12 +150,12 @@ async def test_without_a_delivery_nothing_is_published_until_one_comes(tmp_path:
         bench.engine.hold_at = 4
         bench.broker.put("prompts", task(0))
         await bench.until(lambda: bool(bench.engine.running))
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.lose_deliveries()
         bench.engine.release()
         await bench.until(lambda: any(held.outcome for held in bench.floor.slots))
         assert not bench.broker.log
-        bench.floor.holds.put("test", "")
+        bench.broker.giving = True
         await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
         assert len(bench.broker.queues["rollouts"]) == 1
 
@@ -167,7 +167,7 @@ async def test_an_orphan_is_dropped_after_a_while_and_its_message_left_to_others
         bench.engine.hold_at = 4
         bench.broker.put("prompts", task(0))
         await bench.until(lambda: bool(bench.engine.running))
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.lose_deliveries()
         await bench.until(lambda: len(bench.floor.slots) == 0)
         await bench.until(lambda: not bench.engine.running, "the engine is free")
@@ -226,12 +226,12 @@ async def test_a_suspect_runs_alone(tmp_path: Path) -> None:
 async def test_of_two_suspects_one_goes_back_uncounted(tmp_path: Path) -> None:
     async with Bench(tmp_path, slots=4) as bench:
         bench.engine.hold_at = 2
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         for group in range(2):
             bench.broker.put("prompts", task(group), returns=2, returns_total=2)
             queue = bench.broker.queues["prompts"]
             queue[-1] = replace(queue[-1], redelivered=True, delivery_count=1)
-        bench.floor.holds.put("test", "")
+        bench.broker.giving = True
         await bench.until(lambda: len(bench.engine.running) == 1)
         await bench.until(lambda: len(bench.broker.unacked) == 1)
         (headers,) = bench.broker.headers("prompts")
@@ -313,6 +313,6 @@ async def test_the_heartbeat_names_what_is_held(tmp_path: Path) -> None:
         fields = bench.floor.describe()
         assert (fields["version"], fields["fingerprint"]) == (0, "print-0")
         assert (fields["slots"], fields["rollout_ids"]) == (2, ("0.0",))
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.broker.lose_deliveries()
         assert bench.floor.describe()["rollout_ids"] == ()

@@ -69,7 +69,7 @@ async def test_a_snapshot_carries_the_version_it_was_cut_for(tmp_path: Path) -> 
     async with Bench(tmp_path, slots=1) as bench:
         bench.broker.put("prompts", task(0), returns=2, returns_total=4)
         await hold(bench, at=2, rollouts=1)
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.publish(3)
         await bench.until(lambda: bench.floor.swap.version == 3)
         (headers,) = bench.broker.headers("cancel_queue")
@@ -82,7 +82,7 @@ async def test_cut_before_the_first_token_the_plain_task_goes_back(tmp_path: Pat
         bench.engine.hold_at = 0
         bench.broker.put("prompts", task(0), returns=1, returns_total=1)
         await bench.until(lambda: bool(bench.engine.running))
-        bench.floor.holds.put("test", "nothing is taken")
+        bench.broker.giving = False
         bench.publish(1)
         await bench.until(lambda: bench.floor.swap.version == 1)
         assert bench.broker.bodies("prompts") == [task(0)]

@@ -50,6 +50,7 @@ class FakeBroker:
         self.most_unacked = 0
         self.confirming = asyncio.Event()
         self.confirming.set()
+        self.giving = True
         self.connected = True
         self.blocked = False
         self._lease = Lease(epoch=1)
@@ -104,7 +105,7 @@ class FakeBroker:
     async def get(self, queue: str) -> Delivery | None:
         self.gets.append(queue)
         await asyncio.sleep(0)
-        if not self.queues[queue]:
+        if not self.giving or not self.queues[queue]:
             return None
         self._tag += 1
         delivery = replace(
@@ -397,7 +398,8 @@ class Bench:
 
     async def until(self, reached: Any, what: str = "the condition") -> None:
         """Give the loops time, as little as possible."""
-        for _ in range(4000):
+        deadline = asyncio.get_running_loop().time() + 20
+        while asyncio.get_running_loop().time() < deadline:
             if reached():
                 return
             await asyncio.sleep(0.001)
