@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from infra.roles.errors import ConfigError
-from infra.runs.dataset_fingerprint import dataset_fingerprint
+from infra.runs.dataset_fingerprint import credit_fingerprint
 from producers.datasets import Dataset
 from producers.evals import check_size, members_by_row
 from producers.rows import DatasetError
@@ -13,8 +13,23 @@ from schemas.headers import Purpose
 from schemas.work import Credit, RolloutTask
 
 
+def open_datasets(config: RunConfig) -> dict[Purpose, Dataset]:
+    """The datasets that the recipe has.
+
+    Raises:
+        ConfigError: See `Books`.
+    """
+    sources = {Purpose.TRAIN: config.data.train, Purpose.EVAL: config.data.eval}
+    datasets = {
+        purpose: Dataset(files, seed=config.run.seed) for purpose, files in sources.items() if files
+    }
+    if Purpose.EVAL in datasets:
+        check_size(config, datasets[Purpose.EVAL])
+    return datasets
+
+
 class Books:
-    """The datasets of a recipe, opened.
+    """The datasets of a recipe, opened and fingerprinted: reads every file once.
 
     Raises:
         ConfigError: A file is missing, empty or of an unknown kind, or fewer rows are held out
@@ -23,16 +38,9 @@ class Books:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        sources = {Purpose.TRAIN: config.data.train, Purpose.EVAL: config.data.eval}
-        self.datasets = {
-            purpose: Dataset(files, seed=config.run.seed)
-            for purpose, files in sources.items()
-            if files
-        }
-        if Purpose.EVAL in self.datasets:
-            check_size(config, self.datasets[Purpose.EVAL])
+        self.datasets = open_datasets(config)
         self._fingerprints = {
-            purpose: dataset_fingerprint(files) for purpose, files in sources.items()
+            purpose: credit_fingerprint(config, purpose) for purpose in self.datasets
         }
 
     def close(self) -> None:
@@ -49,7 +57,7 @@ class Books:
         evaluating = credit.purpose is Purpose.EVAL
         size = self._config.eval.samples if evaluating else self._config.algorithm.group_size
         ours = {
-            "dataset fingerprint": self._fingerprints[credit.purpose],
+            "dataset fingerprint": self._fingerprints.get(credit.purpose, "none"),
             "seed": self._config.run.seed,
             "eval.samples" if evaluating else "group size": size,
         }

@@ -23,9 +23,10 @@ from infra.amqp.subscription import Subscription
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
 from infra.roles.lifecycle import serve
-from producers.books import Books
-from producers.rows import DatasetError
-from producers.tasks import message_id, rollout_id, task_headers
+from producers.books import Books, open_datasets
+from producers.datasets import Dataset
+from producers.rows import DatasetError, Row
+from producers.tasks import build_task, message_id, rollout_id, task_headers
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
 from schemas.work import Credit, Failure, FailureKind, RolloutTask
@@ -51,41 +52,43 @@ def check(config: RunConfig) -> list[str]:
         ConfigError: A file is missing, empty or of an unknown kind, a first row cannot become a
             prompt, or fewer rows are held out than `eval.prompts`.
     """
-    books = Books(config)
+    datasets = open_datasets(config)
     lines = []
     try:
-        for purpose, dataset in books.datasets.items():
-            try:
-                row = dataset.read(0)
-            except DatasetError as error:
-                raise ConfigError(error.args[0], hint=error.hint) from error
-            shown = " ".join(row.messages[-1].content.split())[:60]
+        for purpose, dataset in datasets.items():
+            shown = " ".join(_first_row(dataset).messages[-1].content.split())[:60]
             lines.append(f"data.{purpose}: {len(dataset)} rows; {dataset.where(0)}: {shown!r}")
     finally:
-        books.close()
+        for dataset in datasets.values():
+            dataset.close()
     return lines
 
 
 def first_task(config: RunConfig) -> RolloutTask:
-    """Row 0 of `data.train` as a task, for `check`.
+    """Row 0 of `data.train` as a task, to try a recipe with.
 
     Raises:
-        ConfigError: A file is missing, or the row cannot become a prompt.
+        ConfigError: As `check`.
     """
-    books = Books(config)
-    credit = Credit(
-        group=0,
-        indexes=(0,),
-        dataset_fingerprint="",
-        seed=config.run.seed,
-        group_size=config.algorithm.group_size,
-    )
+    dataset = Dataset(config.data.train, seed=config.run.seed)
     try:
-        return books.tasks(credit, row=0, members=(0,))[0]
+        credit = Credit(
+            group=0,
+            indexes=(0,),
+            dataset_fingerprint="",
+            seed=config.run.seed,
+            group_size=config.algorithm.group_size,
+        )
+        return build_task(config, credit, _first_row(dataset), row_number=0)
+    finally:
+        dataset.close()
+
+
+def _first_row(dataset: Dataset) -> Row:
+    try:
+        return dataset.read(0)
     except DatasetError as error:
         raise ConfigError(error.args[0], hint=error.hint) from error
-    finally:
-        books.close()
 
 
 async def produce(context: RoleContext) -> None:

@@ -149,3 +149,11 @@ def test_check_reads_the_first_rows(config, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"question": "x"}\n')
     with pytest.raises(ConfigError, match=r"train\.jsonl:1: no prompt"):
         prompts.check(config)
+
+
+def test_the_first_task_is_row_0_of_the_training_data(config, tmp_path):
+    task = prompts.first_task(config)
+    assert (task.row, task.messages[0].content, task.rollout_id) == (0, "p0", "0.0")
+    (tmp_path / "train.jsonl").write_text("broken\n")
+    with pytest.raises(ConfigError, match=r"train\.jsonl:1: not JSON"):
+        prompts.first_task(config)
