@@ -37,7 +37,7 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
     evals = _newest(read_metrics(folder.metrics, "eval"), "version")
     ends = list(read_metrics(folder.metrics, "end"))
     resources = _resources(folder.root / "resources.jsonl")
-    versions = [int(line["version"]) for line in (*steps, *evals) if "version" in line]
+    versions = [int(line["version"]) for line in (*steps, *evals, *ends) if "version" in line]
     staleness = [line["staleness/mean"] for line in steps if "staleness/mean" in line]
     return {
         "run": config["run"]["name"],

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 RUN_STATE_PERIOD_S = 10.0
 SILENCE_S = 3 * RUN_STATE_PERIOD_S
+_CATCH_UP_S = 1.0
 
 
 async def listen(context: RoleContext) -> None:
@@ -79,7 +80,8 @@ async def _heard(context: RoleContext) -> bool:
     try:
         await asyncio.wait_for(context.word.wait(), timeout=SILENCE_S)
     except TimeoutError:
-        return False
+        await asyncio.sleep(_CATCH_UP_S)  # our loop may have stood still, the word in its queue
+        return context.word.is_set()
     return True
 
 

@@ -125,8 +125,10 @@ def plan(config: RunConfig, folder: RunFolder, entry: Path, flags: list[str]) ->
 
 
 def child_environment(url: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Ours, with the broker (never in argv, where everybody could read it) and one thread each."""
+    """Ours, with the broker (never in argv, where everybody could read it), one thread each, and
+    no progress bars in the logs."""
     return {
+        "TQDM_DISABLE": "1",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         **base,

@@ -50,6 +50,7 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
         yield RunBroker(url=url, private=True, pids=node.pids)
     finally:
         folder.broker_url.unlink(missing_ok=True)
+        logger.info("stopping the private broker")
         node.stop()
 
 
