@@ -10,6 +10,7 @@ from consumers.trainer.credits import Credits
 from consumers.trainer.report import eval_line
 from infra.roles.context import RoleContext
 from infra.runs.metrics import MetricsFile
+from schemas.journal import Evaluated
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Evaluator:
         self._metrics = metrics
         self._enabled = bool(ctx.config.data.eval)
         self._opened_at = clock.now()
+        self._writing = False
 
     async def begin_if_due(self, *, last: bool = False) -> None:
         """Open an evaluation of the newest version if it is time for one."""
@@ -58,11 +60,11 @@ class Evaluator:
                 await self._chronicle.changed.wait(_GLANCE_S)
 
     async def closed(self) -> None:
-        """Wait until none is open, or the trainer is told to stop."""
-        if self._chronicle.evaluations.open is None:
+        """Wait until none is open and its line is written, or the trainer is told to stop."""
+        if not self._unfinished():
             return
         async with self._ctx.waits(self._missing):
-            while self._chronicle.evaluations.open is not None and not self._ctx.stop.is_set():
+            while self._unfinished() and not self._ctx.stop.is_set():
                 await self._chronicle.changed.wait(_GLANCE_S)
 
     async def _close(self) -> None:
@@ -70,6 +72,14 @@ class Evaluator:
         if evaluation is None:
             return
         result = evaluation.result()
+        self._writing = True
+        try:
+            await self._write(result)
+        finally:
+            self._writing = False
+            self._chronicle.changed.ring()
+
+    async def _write(self, result: Evaluated) -> None:
         self._chronicle.note(result)
         await self._chronicle.commit()
         values: dict[str, Any] = {
@@ -83,6 +93,9 @@ class Evaluator:
         }
         await asyncio.to_thread(self._metrics.append, "eval", values)
         logger.info("%s", eval_line(values))
+
+    def _unfinished(self) -> bool:
+        return self._writing or self._chronicle.evaluations.open is not None
 
     def _missing(self) -> str:
         evaluation = self._chronicle.evaluations.open
