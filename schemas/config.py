@@ -125,10 +125,10 @@ class RewardSection(Frozen):
 class AlgorithmSection(Frozen):
     """Groups, objective and staleness."""
 
-    objective: Literal["ppo_clip"] = "ppo_clip"
-    """Loss on the batch."""
-    advantages: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """How rewards of a group become advantages."""
+    objective: str = "ppo_clip"
+    """Loss on the batch: `ppo_clip`, or an import path."""
+    advantages: str = "grpo"
+    """How rewards become advantages: `grpo`, `dr_grpo`, `rloo`, or an import path."""
     group_size: int = Field(default=8, ge=1)
     """Rollouts of one prompt."""
     min_group_size: int = Field(default=2, ge=1)
