@@ -10,7 +10,6 @@ control  --- mailbox --->  control connection   never waits behind data
 import asyncio
 import contextlib
 import logging
-import time
 from typing import Any
 
 from infra.amqp.channel import Channel
@@ -19,7 +18,7 @@ from infra.amqp.control import Control
 from infra.amqp.declare import Topology
 from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout, QueueMissing
 from infra.amqp.io_thread import IoThread
-from infra.amqp.link import Link, connection_parameters
+from infra.amqp.link import Link, connection_parameters, watch
 from infra.amqp.mailbox import Mailbox, Reply
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.publisher import Publication, Publisher, too_large
@@ -31,7 +30,6 @@ from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)
 
-_WARN_AFTER_S = 10.0
 _MISSING = object()
 
 
@@ -123,7 +121,7 @@ class Broker:
         self._io = IoThread(f"amqp {self.app_id}", after_batch=self._after_batch)
         for link in self._links:
             self._io.spawn(link.run())
-        self._io.spawn(self._watch())
+        self._io.spawn(watch(self._links))
         try:
             async with asyncio.timeout(timeout_s):
                 for link in self._links:
@@ -299,15 +297,7 @@ class Broker:
         Raises:
             QueueMissing: No such queue.
         """
-        name = full_name(self.run, queue)
-
-        async def count(channel: Channel) -> tuple[int, int]:
-            answer = await channel.request(
-                lambda callback: channel.raw.queue_declare(name, passive=True, callback=callback)
-            )
-            return int(answer.method.message_count), int(answer.method.consumer_count)
-
-        return await self._thread.call(self._control.ask(count, queue=queue))
+        return await self._thread.call(self._control.depth(queue))
 
     async def purge(self, queue: str) -> int:
         """Delete the ready messages of a queue; returns their number.
@@ -315,15 +305,7 @@ class Broker:
         Raises:
             QueueMissing: No such queue.
         """
-        name = full_name(self.run, queue)
-
-        async def purge(channel: Channel) -> int:
-            answer = await channel.request(
-                lambda callback: channel.raw.queue_purge(name, callback=callback)
-            )
-            return int(answer.method.message_count)
-
-        return await self._thread.call(self._control.ask(purge, queue=queue))
+        return await self._thread.call(self._control.purge(queue))
 
     # -- inside
 
@@ -402,25 +384,6 @@ class Broker:
     async def _set_up_control(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)
         await self._control.attach(connection, epoch)
-
-    async def _watch(self) -> None:
-        """Nothing waits in silence: name the broker while it is away."""
-        warned_at = 0.0
-        while True:
-            await asyncio.sleep(1.0)
-            now = time.monotonic()
-            down = [link for link in self._links if not link.up]
-            if not down or now - warned_at < _WARN_AFTER_S:
-                continue
-            waited = now - min(link.down_since for link in down)
-            if waited >= _WARN_AFTER_S:
-                warned_at = now
-                logger.warning(
-                    "waiting for the broker at %s · %.0f s · %s",
-                    self._address,
-                    waited,
-                    down[0].last_error,
-                )
 
 
 def _text(value: object) -> str:

@@ -201,8 +201,6 @@ class Consumer:
 
         def received(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
             delivery = self._take(queue, lease, method, properties, body)
-            if delivery.stream_offset is not None:
-                subscription.offset = delivery.stream_offset + 1
             subscription.mailbox.post(subscription.push, delivery)
 
         channel.raw.add_on_cancel_callback(lambda _frame: self._cancelled(queue))

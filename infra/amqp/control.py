@@ -198,6 +198,38 @@ class Control:
 
     # -- questions
 
+    async def depth(self, queue: str) -> tuple[int, int]:
+        """Ready messages and consumers of a queue.
+
+        Raises:
+            QueueMissing: No such queue.
+        """
+        name = full_name(self._run, queue)
+
+        async def count(channel: Channel) -> tuple[int, int]:
+            answer = await channel.request(
+                lambda callback: channel.raw.queue_declare(name, passive=True, callback=callback)
+            )
+            return int(answer.method.message_count), int(answer.method.consumer_count)
+
+        return await self.ask(count, queue=queue)
+
+    async def purge(self, queue: str) -> int:
+        """Delete the ready messages of a queue and count them.
+
+        Raises:
+            QueueMissing: No such queue.
+        """
+        name = full_name(self._run, queue)
+
+        async def empty(channel: Channel) -> int:
+            answer = await channel.request(
+                lambda callback: channel.raw.queue_purge(name, callback=callback)
+            )
+            return int(answer.method.message_count)
+
+        return await self.ask(empty, queue=queue)
+
     async def ask(self, question: Callable[[Channel], Awaitable[T]], *, queue: str) -> T:
         """Ask on a channel of its own, again after a reconnect.
 

@@ -9,7 +9,7 @@ I/O thread only, except for the plain attributes that others may read.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pika
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SETUP_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
+_WARN_AFTER_S = 10.0
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -221,6 +222,24 @@ class Link:
                 transport.abort()
 
         loop.call_later(_CLOSE_TIMEOUT_S, cut)
+
+
+async def watch(links: Sequence[Link]) -> None:
+    """Nothing waits in silence: name the broker while a link is down for long."""
+    warned_at = 0.0
+    while True:
+        await asyncio.sleep(1.0)
+        now = time.monotonic()
+        down = [link for link in links if not link.up]
+        if not down or now - warned_at < _WARN_AFTER_S:
+            continue
+        waited = now - min(link.down_since for link in down)
+        if waited >= _WARN_AFTER_S:
+            warned_at = now
+            last = down[0]
+            logger.warning(
+                "waiting for the broker at %s · %.0f s · %s", last.address, waited, last.last_error
+            )
 
 
 def connection_parameters(url: str, *, name: str, heartbeat_s: int) -> Any:

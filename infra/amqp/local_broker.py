@@ -15,7 +15,7 @@ from infra.amqp.broker_container import Container
 from infra.amqp.broker_install import Install, find_install, not_installed
 from infra.amqp.child import Child
 from infra.amqp.errors import LocalBrokerFailed, ManagementUnreachable
-from infra.amqp.ports import Ports, find_ports
+from infra.amqp.ports import Ports, find_ports, is_free
 from infra.amqp.url import make_url, management_url
 
 logger = logging.getLogger(__name__)
@@ -155,16 +155,20 @@ class LocalBroker:
         """True when the node serves; False when one of its ports was taken."""
         management = Management(management_url(self._url), timeout_s=2.0)
         while time.monotonic() < deadline:
-            assert self._node is not None
+            assert self._node is not None and self.ports is not None
             if not self._node.running or (self._epmd is not None and not self._epmd.running):
-                if any(sign in self._console().lower() for sign in _PORT_TAKEN):
+                console = self._console()
+                self.kill()
+                if not all(is_free(port) for port in self.ports.all()):
+                    return False
+                if any(sign in console.lower() for sign in _PORT_TAKEN):
                     return False
                 raise LocalBrokerFailed(
-                    f"the private broker ended while starting: {self._console()[-800:].strip()}",
+                    f"the private broker ended while starting: {console[-800:].strip()}",
                     hint=f"its logs are in {self.folder / 'log'}",
                 )
             try:
-                if management.listens(self.ports.amqp if self.ports else 0):
+                if management.listens(self.ports.amqp):
                     return True
             except ManagementUnreachable:
                 pass

@@ -71,6 +71,8 @@ class Subscription(AsyncIterator[Delivery]):
             while self._buffer:
                 delivery = self._buffer.popleft()
                 if delivery.tag == 0 or delivery.lease.alive:
+                    if delivery.stream_offset is not None:
+                        self.offset = delivery.stream_offset + 1
                     return delivery
             if self._closed.done():
                 raise StopAsyncIteration
