@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from infra.roles.errors import ConfigError
+from infra.roles.registry import resolve
 from schemas.config import RunConfig
 
 
@@ -40,6 +41,8 @@ def check(config: RunConfig) -> list[str]:
             f"model.path={config.model.path!r} has no config.json or no *.safetensors",
             hint="model.path is a local Hugging Face folder with safetensors weights",
         )
+    resolve("objective", algorithm.objective)
+    resolve("advantages", algorithm.advantages)
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     lines = [
         f"objective {algorithm.objective} on {algorithm.advantages} advantages, "
