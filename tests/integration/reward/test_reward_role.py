@@ -34,7 +34,7 @@ def config(tmp_path, run_name):
                     {"use": "tests.unit.reward.reward_samples:command", "weight": 2.0},
                     {"use": "tests.unit.reward.reward_samples:waits"},
                 ],
-                "timeout": 2.0,
+                "timeout": 4.0,
             },
             "trainer": {"lr": 1e-3},
         }
@@ -124,7 +124,7 @@ async def test_a_compressed_rollout_is_scored_too(connect, config):
     [
         ("raise", "RuntimeError: the reward broke", 1),
         ("nan", "not a finite number", 1),
-        ("hang", "did not return in 2 s and was killed", 1),
+        ("hang", "did not return in 4 s and was killed", 1),
         ("die", "exited with 7, 2 times", 2),
     ],
 )
