@@ -10,6 +10,7 @@ from consumers.rollout.engines.base import GenerateRequest
 from infra.weights.reader import prepare, starting
 from infra.weights.store import WeightStore
 from tests.contract.harness import FIRST_PROMPT, Served, make_engine, run
+from tests.contract.processes import children
 from tests.factories import models
 
 
@@ -42,12 +43,14 @@ async def session_engine(request, tmp_path_factory) -> AsyncIterator[Served]:
         starting(root / "model0", "float32"),
         prepare(store.folder, published, root / "model0"),
     ]
+    before = children()
     engine = make_engine(name, root / "model0")
     await engine.start(weights[0])
     asked = GenerateRequest(request_id="first", token_ids=FIRST_PROMPT, max_tokens=3, temperature=0)
     first = await run(engine, asked)
     yield Served(name, engine, weights, references, first)
     await engine.close()
+    assert children() == before, "closing leaves no process"
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,13 +1,14 @@
 """The vLLM engine: AsyncLLM in this process, its engine core in a child.
 
-    generate  -> add_request; chunks are cut where vLLM's weight version changes
-    interrupt -> abort: vLLM's own last output brings every token that had arrived
-    load      -> pause(keep) -> copy files in the worker -> name the version -> resume
+generate  -> add_request; chunks are cut where vLLM's weight version changes
+interrupt -> abort: vLLM's own last output brings every token that had arrived
+load      -> pause(keep) -> copy files in the worker -> name the version -> resume
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _REASONS = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _MAX_TEMPERATURE = 2.0
-_CLOSE_S = 5.0
+_CLOSE_S = 0.5
 
 
 class _Turn:
@@ -112,34 +113,30 @@ class VllmEngine:
         turn = self._turns[request.request_id] = _Turn()
         over = False
         try:
-            queue = await engine.add_request(
-                request.request_id,
-                {
-                    "prompt_token_ids": list(request.token_ids),
-                    "cache_salt": str(self._served.version),
-                },
-                _parameters(request, self._max_model_len),
-            )
-            turn.internal_id = queue.request_id
-            state = engine.output_processor.request_states.get(queue.request_id)
-            if turn.interrupted:
-                await engine.abort(queue.request_id, internal=True)
-            done = 0
-            while not over:
-                output = queue.get_nowait() or await queue.get()
-                over = output.finished
-                for chunk in _chunks(output.outputs[0], state, done):
-                    done += len(chunk.token_ids)
-                    yield chunk
-                if over:
-                    yield _finish(output.outputs[0].finish_reason)
-        except RuntimeError as error:
-            over = over or bool(engine.errored)
-            raise self._died(error) from error
+            with _translated():
+                queue = await engine.add_request(
+                    request.request_id,
+                    _prompt(request, salt=str(self._served.version)),
+                    _parameters(request, self._max_model_len),
+                )
+                turn.internal_id = queue.request_id
+                state = engine.output_processor.request_states.get(queue.request_id)
+                if turn.interrupted:
+                    await engine.abort(queue.request_id, internal=True)
+                done = 0
+                while not over:
+                    output = queue.get_nowait() or await queue.get()
+                    over = output.finished
+                    for chunk in _chunks(output.outputs[0], state, done):
+                        done += len(chunk.token_ids)
+                        yield chunk
+                    if over:
+                        yield _finish(output.outputs[0].finish_reason)
         finally:
             del self._turns[request.request_id]
-            if not over and turn.internal_id is not None:
-                await engine.abort(turn.internal_id, internal=True)
+            if not over and not engine.errored:
+                known = turn.internal_id is not None
+                await engine.abort(turn.internal_id or request.request_id, internal=known)
 
     async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
         """End streams as interrupted; see `Engine.interrupt`."""
@@ -150,19 +147,24 @@ class VllmEngine:
             turn.interrupted = True
         known = [turn.internal_id for turn in turns if turn.internal_id is not None]
         if known:
-            await engine.abort(known, internal=True)
+            with _translated():
+                await engine.abort(known, internal=True)
 
     async def load_weights(self, weights: PreparedWeights) -> None:
         """Swap weights in place; see `Engine.load_weights`."""
         engine = self._alive()
         check_layout(self._layout, weights)
         async with self._swap:
-            await engine.pause_generation(mode="keep", clear_cache=not self._keep_cache)
-            try:
-                await self._replace(weights)
-            finally:
-                if self._failure is None:
-                    await engine.resume_generation()
+            with _translated():
+                await self._swapped(engine, weights)
+
+    async def _swapped(self, engine: Any, weights: PreparedWeights) -> None:
+        await engine.pause_generation(mode="keep", clear_cache=not self._keep_cache)
+        try:
+            await self._replace(weights)
+        finally:
+            if self._failure is None and not engine.errored:
+                await engine.resume_generation()
 
     def serving(self) -> ServedWeights:
         """What the worker holds; see `Engine.serving`."""
@@ -183,7 +185,11 @@ class VllmEngine:
                 [turn.internal_id for turn in self._turns.values() if turn.internal_id],
                 internal=True,
             )
+        # It holds nothing that is worth its time, and vLLM warns when it ends it.
+        logging.getLogger("vllm").setLevel(logging.ERROR)
         await asyncio.to_thread(engine.shutdown, _CLOSE_S)
+        # vLLM shuts down once more when the object goes, which fails at the interpreter's end.
+        engine.shutdown = _nothing
 
     def _construct(self) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -231,8 +237,29 @@ class VllmEngine:
             raise EngineFailed("vLLM's engine process is dead")
         return self._engine
 
-    def _died(self, error: Exception) -> EngineFailed:
-        return EngineFailed(f"vLLM failed: {type(error).__name__}: {error}")
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn vLLM's errors into ours."""
+    from vllm.exceptions import VLLMClientError, VLLMServerError
+
+    try:
+        yield
+    except VLLMClientError as error:
+        raise ValueError(str(error)) from error
+    except VLLMServerError as error:
+        raise EngineFailed(f"vLLM failed: {type(error).__name__}: {error}") from error
+
+
+def _prompt(request: GenerateRequest, *, salt: str) -> Any:
+    """The prompt as vLLM's own renderer would give it; the salt keeps cached prefixes apart."""
+    from vllm.inputs.engine import tokens_input
+
+    return tokens_input(list(request.token_ids), cache_salt=salt)
 
 
 def _parameters(request: GenerateRequest, max_model_len: int) -> Any:

@@ -21,6 +21,7 @@ _ALWAYS = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -147,9 +148,7 @@ def engine_arguments(
         "skip_tokenizer_init": True,
         "trust_remote_code": False,
         "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": (
-            "consumers.rollout.engines.vllm_worker.WarrenWorkerExtension"
-        ),
+        "worker_extension_cls": ("consumers.rollout.engines.vllm_worker.WarrenWorkerExtension"),
     }
     return AsyncEngineArgs(**arguments)
 

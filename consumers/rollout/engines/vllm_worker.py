@@ -28,7 +28,7 @@ _PARENT_CHECK_S = 1.0
 
 def _plain_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
     """Keep parameters as they are: packed copies could not be replaced, nor tied ones followed."""
-    layer.cpu_linear = torch.nn.functional.linear
+    layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
 
 def _prepare_process() -> None:

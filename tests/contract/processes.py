@@ -1,0 +1,36 @@
+"""Which processes a process has started."""
+
+import os
+import time
+from pathlib import Path
+
+
+def children(parent: int | None = None) -> set[int]:
+    """Living direct children, without Python's own resource tracker, which ends with its parent."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, ppid = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        ours = int(ppid) == (parent or os.getpid()) and state != "Z"
+        if ours and b"resource_tracker" not in command:
+            found.add(int(entry.name))
+    return found
+
+
+def ends(pid: int, *, within_s: float) -> bool:
+    """Whether a process is gone before the deadline."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return True
+        if stat.rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,87 @@
+"""vLLM's engine process: short first prompts, signals, its death and ours."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consumers.rollout.engines.base import EngineFailed
+from consumers.rollout.engines.vllm import VllmEngine
+from infra.weights.reader import starting
+from tests.contract.harness import prompt, request, run, scored
+from tests.contract.processes import children, ends
+from tests.factories import models
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+
+async def test_the_life_of_an_engine_process(tmp_path):
+    """One engine for all of it, as each takes half a minute to start.
+
+    In bfloat16 the first kernel that a prompt of one token meets uses AMX tiles, and kills a
+    process that never asked for them.
+    """
+    old, new = tmp_path / "old", tmp_path / "new"
+    models.build(old, tied=True, seed=0)
+    reference = models.build(new, tied=True, seed=1)
+    before = children()
+    engine = VllmEngine(
+        model_folder=old,
+        dtype="bfloat16",
+        slots=4,
+        max_model_len=models.CONTEXT,
+        options={"kv_cache_memory_bytes": 64 << 20, "kv_cache": "keep"},
+    )
+    await engine.start(starting(old, "bfloat16"))
+    (child,) = children() - before
+    first = await run(engine, request("first", (40,), max_tokens=3))
+    assert len(first.token_ids) == 3
+
+    os.kill(child, signal.SIGINT)
+    assert len((await run(engine, request("after", prompt(2), max_tokens=3))).token_ids) == 3
+
+    crossing = asyncio.create_task(run(engine, request("k", prompt(9), max_tokens=240)))
+    await asyncio.sleep(0.1)
+    await engine.load_weights(starting(new, "bfloat16", version=5))
+    assert set((await crossing).versions) == {0, 5}
+    later = await run(engine, request("n", prompt(9), max_tokens=20))
+    assert later.logprobs == pytest.approx(scored(reference, prompt(9), later.token_ids), abs=0.2)
+
+    running = asyncio.create_task(run(engine, request("last", prompt(9), max_tokens=240)))
+    await asyncio.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(EngineFailed):
+        await asyncio.wait_for(running, 30)
+    with pytest.raises(EngineFailed):
+        await run(engine, request("never", prompt(9)))
+    with pytest.raises(EngineFailed):
+        await engine.interrupt()
+    with pytest.raises(EngineFailed):
+        await engine.load_weights(starting(old, "bfloat16", version=6))
+    await engine.close()
+    assert children() == before
+
+
+def test_a_killed_worker_takes_its_engine_process_along(tmp_path):
+    models.build(tmp_path, tied=False, seed=0)
+    root = Path(__file__).parents[2]
+    victim = subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.vllm_victim", str(tmp_path)],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert victim.stdout is not None
+        assert "serving" in next(iter(victim.stdout))
+        engines = children(victim.pid)
+        assert len(engines) == 1
+    finally:
+        victim.kill()
+        victim.wait()
+    assert all(ends(pid, within_s=20) for pid in engines)
