@@ -15,6 +15,9 @@ from schemas.journal import JournalRecord, Opened
 SEGMENT_BYTES = 64 * 1024 * 1024
 """A segment that has grown beyond this is followed by another."""
 
+KEEP_BYTES = 1024 * 1024 * 1024
+"""Of history that no checkpoint needs: kept for replay and inspection while it is small."""
+
 
 class JournalUnwritable(WarrenError):
     """The journal's disk is full, read-only or gone. Nothing after it may be acknowledged."""
@@ -101,16 +104,20 @@ class Journal:
             os.close(self._fd)
             self._next_segment()
 
-    def remove_before(self, segment: str) -> int:
-        """Remove whole segments older than `segment`; returns how many."""
-        old = [
-            name
-            for name in segment_names(self._folder)
-            if segment_numbers(name) < segment_numbers(segment)
-        ]
-        for name in old:
+    def remove_before(self, segment: str, *, keep_bytes: int = KEEP_BYTES) -> int:
+        """Remove segments older than `segment`, oldest first, until `keep_bytes` are left.
+
+        Returns:
+            How many segments were removed.
+        """
+        sizes = {n: (self._folder / n).stat().st_size for n in segment_names(self._folder)}
+        total, removed = sum(sizes.values()), 0
+        for name, size in sizes.items():
+            if total <= keep_bytes or segment_numbers(name) >= segment_numbers(segment):
+                break
             (self._folder / name).unlink(missing_ok=True)
-        return len(old)
+            total, removed = total - size, removed + 1
+        return removed
 
     def close(self) -> None:
         """Make everything durable and close the file."""

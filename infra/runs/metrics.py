@@ -1,8 +1,9 @@
 """`metrics.jsonl`: one JSON object per step, evaluation and end of a run."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import orjson
 
@@ -22,18 +23,28 @@ class MetricsFile:
         """Write one line."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         line = orjson.dumps({"kind": kind, **values}, option=orjson.OPT_SERIALIZE_NUMPY)
-        with self._path.open("ab") as file:
+        with self._path.open("ab+") as file:
+            if not _ends_whole(file):
+                file.write(b"\n")
             file.write(line + b"\n")
 
 
 def read_metrics(path: Path, kind: Kind | None = None) -> Iterator[dict[str, Any]]:
-    """Lines of one kind, or all of them; a torn last line is skipped."""
+    """Lines of one kind, or all of them; a line that a crash tore is skipped."""
     if not path.exists():
         return
     with path.open("rb") as file:
         for line in file:
-            if not line.endswith(b"\n"):
-                return
-            values = orjson.loads(line)
+            try:
+                values = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
             if kind is None or values["kind"] == kind:
                 yield values
+
+
+def _ends_whole(file: IO[bytes]) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
