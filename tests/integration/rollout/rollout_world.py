@@ -17,14 +17,13 @@ from infra.amqp.connection import Broker
 from infra.amqp.message import Outgoing
 from infra.weights.store import WeightStore
 from schemas.chat import ChatMessage, Speaker
-from schemas.control import WeightsPublished
 from schemas.headers import Headers
 from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling
 from tests.factories.models import build
 
 RUN_ID = "integration"
 SLOTS = 6
-RESPONSE = 150
+MAX_RESPONSE = 123
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -65,8 +64,9 @@ class World:
         await self._send("sync", "", published, {"run_id": RUN_ID}, f"weights:{version}")
 
     async def put_tasks(self, number: int) -> None:
-        """Greedy single-turn tasks with prompts of their own."""
+        """Greedy single-turn tasks with prompts and lengths of their own."""
         for group in range(len(self.tasks), len(self.tasks) + number):
+            response = MAX_RESPONSE - 9 * (group % 8)  # so that they do not end together
             task = RolloutTask(
                 rollout_id=f"{group}.0",
                 group=group,
@@ -78,8 +78,8 @@ class World:
                 sampling=Sampling(temperature=0.0),
                 budgets=Budgets(
                     max_prompt_tokens=64,
-                    max_response_tokens=RESPONSE,
-                    max_turn_tokens=RESPONSE,
+                    max_response_tokens=response,
+                    max_turn_tokens=response,
                     max_turns=1,
                 ),
             )
@@ -111,7 +111,7 @@ class World:
             "rollout": {
                 "slots": SLOTS,
                 "max_prompt_tokens": 64,
-                "max_response_tokens": RESPONSE,
+                "max_response_tokens": MAX_RESPONSE,
                 "grace": 20,
                 "engine_options": {"device": "cpu", "threads": 1},
                 **rollout,
@@ -153,7 +153,7 @@ class World:
 
     async def collect(self, reached: Callable[[], bool]) -> None:
         """Take rollouts and failures until `reached`; a stuck fleet fails with its logs."""
-        deadline = asyncio.get_running_loop().time() + 90
+        deadline = asyncio.get_running_loop().time() + 150
         while not reached():
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"missing {self.missing()}\n{self.logs()}")
@@ -202,8 +202,3 @@ class World:
                     if row[ids[0, position]] < row.max() - 1e-4:
                         wrong.append(position)
         return wrong
-
-
-def published_versions(store: WeightStore) -> WeightsPublished | None:
-    """The newest manifest."""
-    return store.newest()

@@ -11,7 +11,7 @@ from infra.amqp.local_broker import LocalBroker
 from tests.broker_fixtures import Connect
 from tests.integration.rollout.rollout_world import World
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 
 @pytest.fixture

