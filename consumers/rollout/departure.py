@@ -52,6 +52,7 @@ class Departure:
         held_before = len(self._slots)
         began = asyncio.get_running_loop().time()
         returning = asyncio.ensure_future(self.give_back_waiting())
+        await asyncio.sleep(0)  # what was taken in this very step has a state from now on
         await self._runner.cut(self._slots, CutReason.LEAVE)
         await self._ended({returning, *self._runner.tasks}, self._grace_s * _CUT_SHARE)
         tasks = {returning, *self._runner.tasks}
@@ -109,7 +110,7 @@ class Departure:
     @staticmethod
     def _in_loop(held: Held) -> bool:
         """Whether it still runs, rather than waiting for a confirm."""
-        return held.runner is not None and not held.runner.done() and held.cut_settled is not None
+        return held.runner is not None and not held.runner.done() and not held.publishing
 
     def _unconfirmed(self, held: Held) -> bool:
         return bool(self._slots.live(held)) or not self._outbox.connected

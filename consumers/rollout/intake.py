@@ -7,6 +7,7 @@ wait for a free slot and no hold
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -67,8 +68,16 @@ class Intake:
         self._foreign = foreign
         self._waits = waits
         self._limits = limits
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
         self.closed_groups: frozenset[int] = frozenset()
         """Groups whose members nobody needs any more."""
+
+    async def settle(self, timeout_s: float) -> None:
+        """Let requests under way come in, once there is a hold, so that nothing is taken unseen."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._at_rest.wait()
 
     async def run(self) -> None:
         """Pull until cancelled."""
@@ -76,7 +85,10 @@ class Intake:
             pause_s = self._limits.idle_min_s
             while True:
                 await self._wanted(waiting)
-                if await self._pull():
+                self._at_rest.clear()
+                came = await self._pull()
+                self._at_rest.set()
+                if came:
                     await waiting.aclose()
                     pause_s = self._limits.idle_min_s
                     continue

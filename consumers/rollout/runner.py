@@ -209,7 +209,9 @@ class Runner:
         elif by_sync:
             self._fruitless.note_tokenless(held.rollout_id)
         patience_s = None if self.leaving else self._patience_s
-        sent = await self._outbox.deliver(held, outcome, timeout_s=patience_s)
+        sent = await self._deliver(held, outcome, timeout_s=patience_s)
+        if sent is Sent.UNCONFIRMED and self.leaving:  # told to leave in the meantime
+            sent = await self._deliver(held, outcome)
         if sent is Sent.CONFIRMED:
             held.settle_cut()
             self._freed()
@@ -223,6 +225,15 @@ class Runner:
         held.settle_cut()
         return False
 
+    async def _deliver(
+        self, held: Held, outcome: Outcome, *, timeout_s: float | None = None
+    ) -> Sent:
+        held.publishing = True
+        try:
+            return await self._outbox.deliver(held, outcome, timeout_s=timeout_s)
+        finally:
+            held.publishing = False
+
     def _salvaged(self, held: Held) -> Outcome:
         """What can be handed over of a rollout whose engine died."""
         state = held.state
@@ -233,7 +244,7 @@ class Runner:
 
     async def _finish(self, held: Held, outcome: Outcome) -> None:
         held.settle_cut()
-        sent = await self._outbox.deliver(held, outcome)
+        sent = await self._deliver(held, outcome)
         if sent is Sent.NOT_OURS:
             held.outcome, held.runner = outcome, None
             return

@@ -37,6 +37,8 @@ class Held:
     """New tokens or a new turn since it was taken."""
     resumed: bool = False
     """Restored from a snapshot since the last swap."""
+    publishing: bool = False
+    """What it came to is on its way to the broker."""
     suspected: bool = False
     """The engine died under it: its progress does not speak for it."""
     num_reprefilled: int = 0

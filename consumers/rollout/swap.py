@@ -101,8 +101,13 @@ class Swap:
         await self._engine.start(weights)
         self._measure(weights)
 
-    async def __call__(self, weights: PreparedWeights, *, reread: Reread) -> bool:
+    async def __call__(self, weights: PreparedWeights, *, fetch_s: float, reread: Reread) -> bool:
         """Swap; False when the engine refused the weights, also on a second reading.
+
+        Args:
+            weights: Verified, in memory.
+            fetch_s: What reading them took, for the log.
+            reread: Reads them once more.
 
         Raises:
             EngineFailed: The engine died, or does not serve what was loaded.
@@ -113,8 +118,8 @@ class Swap:
         self._gate.close()
         self._holds.put("swap", f"version {weights.version} is being loaded")
         try:
-            num_cut = await self._clear_engine(weights.version)
-            cut_at = time.monotonic()
+            num_cut, cut_s = await self._clear_engine(weights.version)
+            cleared = time.monotonic()
             taken = await self._load(weights, reread)
         finally:
             self._gate.open()
@@ -123,13 +128,16 @@ class Swap:
         self._counters.swaps += taken
         self._counters.swap_s += ended - began
         logger.info(
-            "version %d -> %d · %d cut, %d cross · publish %.2f s · load %.2f s",
+            "version %d -> %d · %d cut, %d stay · fetch %.2f s, cut %.2f s, publish %.2f s, "
+            "swap %.2f s",
             before,
             self.version,
             num_cut,
             len(self._slots),
-            cut_at - began,
-            ended - cut_at,
+            fetch_s,
+            cut_s,
+            cleared - began - cut_s,
+            ended - cleared,
         )
         self._runner.start_allowed()
         return taken
@@ -145,8 +153,13 @@ class Swap:
             for held in self._slots
         )
 
-    async def _clear_engine(self, version: int) -> int:
-        """Take rollouts out of the engine as `on_sync` says; returns how many were cut."""
+    async def _clear_engine(self, version: int) -> tuple[int, float]:
+        """Take rollouts out of the engine as `on_sync` says.
+
+        Returns:
+            How many were cut, and the seconds until the engine had been told.
+        """
+        began = time.monotonic()
         if self._on_sync == "drain":
             await self._until(self._turns_ended, self._limits.grace_s)
         chosen = []
@@ -163,13 +176,14 @@ class Swap:
         for held in self._slots:
             held.resumed = False
         settled = await self._runner.cut(chosen, CutReason.SYNC, version=version)
+        cut_s = time.monotonic() - began
         if settled:
             waiting = [asyncio.ensure_future(event.wait()) for event in settled]
             patience_s = self._limits.confirm_patience_s + _CUT_MARGIN_S
             _, late = await asyncio.wait(waiting, timeout=patience_s)
             for task in late:
                 task.cancel()
-        return len(settled)
+        return len(settled), cut_s
 
     async def _load(self, weights: PreparedWeights, reread: Reread) -> bool:
         try:

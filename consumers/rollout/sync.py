@@ -36,7 +36,11 @@ class Swaps(Protocol):
     def version(self) -> int: ...
 
     async def __call__(
-        self, weights: PreparedWeights, *, reread: Callable[[], Awaitable[PreparedWeights]]
+        self,
+        weights: PreparedWeights,
+        *,
+        fetch_s: float,
+        reread: Callable[[], Awaitable[PreparedWeights]],
     ) -> bool: ...
 
 
@@ -76,7 +80,7 @@ class WeightSync:
         self._unusable = -1
         self._news = asyncio.Event()
         self._look = False
-        self.fetch_s = 0.0
+        self._fetch_s = 0.0
 
     def hear(self, published: WeightsPublished) -> None:
         """A broadcast or a manifest of this run."""
@@ -129,7 +133,9 @@ class WeightSync:
                 logger.info("version %d is skipped for %d", target.version, newest.version)
                 continue
             num_skips = 0
-            taken = await self._swap(weights, reread=partial(self._read, target))
+            taken = await self._swap(
+                weights, fetch_s=self._fetch_s, reread=partial(self._read, target)
+            )
             del weights  # host memory of a whole model
             self._unusable = -1 if taken else target.version
             refused = f"the engine refuses version {target.version}"
@@ -175,8 +181,8 @@ class WeightSync:
             keeps = f"version {serving} serves on" if serving >= 0 else "nothing is served yet"
             logger.warning("version %d cannot be read; %s: %s", published.version, keeps, error)
             return None
-        self.fetch_s = time.monotonic() - began
-        logger.debug("version %d is ready · %.2f s", published.version, self.fetch_s)
+        self._fetch_s = time.monotonic() - began
+        logger.debug("version %d is ready · %.2f s", published.version, self._fetch_s)
         return weights
 
     async def _read(self, published: WeightsPublished) -> PreparedWeights:

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 ROLE = "rollout"
 _CLOSE_S = 10.0
+_SETTLE_S = 1.0
 
 BuildEngine = Callable[[RunConfig], Engine]
 MakeLoop = Callable[[RoleContext, Engine, Gate], "AgentLoop"]
@@ -198,6 +199,8 @@ async def _work(context: RoleContext, floor: Floor) -> None:
         ends: set[asyncio.Future[Any]] = {*loops, stopping, floor.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         broken = [task for task in loops if task.done()]
+        floor.holds.put("leaving", "leaving")
+        await floor.intake.settle(_SETTLE_S)
         await _cancelled([intake, drain])
         if not floor.swap.swapping:
             await _cancelled([sync])
@@ -219,7 +222,6 @@ async def _leave_broken(floor: Floor, broken: "list[asyncio.Task[None]]") -> Non
     errors = [error for task in broken if (error := task.exception()) is not None]
     reason = errors[0] if errors else floor.failed.result()
     logger.error("handing over, then leaving: %s", reason)
-    floor.holds.put("leaving", "leaving")
     floor.runner.leaving = True
     await floor.departure.hand_over(final=True)
     raise reason

@@ -211,3 +211,51 @@ async def test_draining_hands_over_and_goes_on_when_told(tmp_path: Path, serve: 
     await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
     bench.context.stop.set()
     await body
+
+
+async def test_told_to_leave_while_a_cut_is_unconfirmed_it_still_hands_over(
+    tmp_path: Path,
+) -> None:
+    async with Bench(tmp_path, limits={"grace_s": 30.0}) as bench:
+        bench.engine.hold_at = 3
+        bench.broker.put("prompts", task(0))
+        await bench.until(
+            lambda: any(h.state and h.state.num_new_tokens == 3 for h in bench.floor.slots)
+        )
+        bench.broker.confirming.clear()
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.outbox.unconfirmed()[0] == 1)
+        bench.broker.giving = False
+        leaving = asyncio.create_task(bench.floor.departure.leave())
+        await asyncio.sleep(2 * bench.limits.confirm_patience_s)
+        bench.broker.confirming.set()
+        await leaving
+        assert len(bench.broker.queues["cancel_queue"]) == 1
+        assert not bench.broker.unacked
+
+
+async def test_what_is_taken_in_the_very_moment_of_leaving_is_handed_over(
+    tmp_path: Path,
+) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.engine.hold_at = 0
+        bench.floor.holds.put("test", "only what the test takes")
+        await bench.floor.intake.settle(5.0)
+        bench.broker.put("prompts", task(0))
+        delivery = await bench.broker.get("prompts")
+        assert delivery is not None
+        await bench.floor.intake.accept(delivery)
+        await bench.floor.departure.leave()
+        assert not bench.broker.unacked
+        assert len(bench.broker.queues["prompts"]) == 1
+
+
+async def test_requests_under_way_come_in_before_the_intake_ends(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        await bench.until(lambda: len(bench.broker.gets) > 20)
+        bench.floor.holds.put("leaving", "leaving")
+        await bench.floor.intake.settle(5.0)
+        number = len(bench.broker.gets)
+        bench.broker.put("prompts", task(0))
+        await asyncio.sleep(0.02)
+        assert len(bench.broker.gets) == number
