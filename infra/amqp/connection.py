@@ -26,6 +26,7 @@ from infra.amqp.subscription import Subscription
 from infra.amqp.topology import QUEUE_NAMES, ExchangeName, Version, full_name, parse_version
 from infra.amqp.url import address, parse_url
 from infra.amqp.wire import to_properties
+from infra.amqp.writes import flush
 from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)
@@ -206,11 +207,16 @@ class Broker:
 
     # -- receiving
 
-    async def get(self, queue: str) -> Delivery | None:
-        """Take one message, or None when the queue is empty. Waits through a reconnect."""
-        self._check(queue)
+    async def get(self, queue: str, *others: str) -> Delivery | None:
+        """Take one message, or None when the queue is empty. Waits through a reconnect.
+
+        Args:
+            others: Asked in this order when `queue` is empty; cheaper than calls of their own.
+        """
+        for name in (queue, *others):
+            self._check(name)
         reply = self._reply()
-        self._post(self._consumer.get, Get(queue, reply))
+        self._post(self._consumer.get, Get((queue, *others), reply))
         try:
             delivery: Delivery | None = await reply
         except asyncio.CancelledError:
@@ -351,6 +357,8 @@ class Broker:
     def _after_batch(self) -> None:
         self._consumer.flush()
         self._publisher.pump()
+        flush(self._publish.connection)
+        flush(self._consume.connection)
 
     def _fatal(self, error: WarrenError) -> None:
         logger.error("giving up on the broker: %s", error)

@@ -24,8 +24,10 @@ NUM_GET_CHANNELS = 2
 class Get:
     """A single get that waits for its answer."""
 
-    queue: str
+    queues: tuple[str, ...]
+    """Asked in turn until one has a message."""
     reply: Reply
+    position: int = 0
 
 
 class Consumer:
@@ -98,31 +100,38 @@ class Consumer:
             get = self._gets.popleft()
             if get.reply.done():
                 continue
-            channel = self._idle.pop()
-
-            def received(
-                _raw: Any, method: Any, properties: Any, body: bytes, channel: Channel = channel
-            ) -> None:
-                self._got(channel, (method, properties, body))
-
-            try:
-                channel.raw.basic_get(full_name(self._run, get.queue), received)
-            except PIKA_ERRORS:
-                self._gets.appendleft(get)
+            get.position = 0
+            if not self._ask(self._idle.pop(), get):
                 return
-            self._active[channel] = get
+
+    def _ask(self, channel: Channel, get: Get) -> bool:
+        """Send a get; False when the channel is just going away."""
+
+        def received(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
+            self._got(channel, (method, properties, body))
+
+        try:
+            channel.raw.basic_get(full_name(self._run, get.queues[get.position]), received)
+        except PIKA_ERRORS:
+            self._gets.appendleft(get)
+            return False
+        self._active[channel] = get
+        return True
 
     def _got(self, channel: Channel, message: tuple[Any, Any, bytes] | None) -> None:
         get = self._active.pop(channel, None)
-        if not channel.lease.alive:
+        if get is None or not channel.lease.alive:
             return
+        if message is not None:
+            delivery = self._take(get.queues[get.position], channel.lease, *message)
+            get.reply.mailbox.post(self._hand_over, get.reply, delivery)
+        elif get.position + 1 < len(get.queues) and not get.reply.done():
+            get.position += 1
+            self._ask(channel, get)
+            return
+        else:
+            get.reply.succeed(None)
         self._idle.append(channel)
-        if get is not None:
-            if message is None:
-                get.reply.succeed(None)
-            else:
-                delivery = self._take(get.queue, channel.lease, *message)
-                get.reply.mailbox.post(self._hand_over, get.reply, delivery)
         self._next_gets()
 
     def _hand_over(self, reply: Reply, delivery: Delivery) -> None:

@@ -15,6 +15,7 @@ from infra.amqp.errors import MessageTooLarge, Unroutable
 from infra.amqp.faults import PIKA_ERRORS, size_limit
 from infra.amqp.link import Link
 from infra.amqp.mailbox import Reply
+from infra.amqp.wire import EncodedProperties
 
 WINDOW = 512
 WINDOW_BYTES = 32 * 1024 * 1024
@@ -27,7 +28,7 @@ class Publication:
 
     exchange: str
     routing_key: str
-    properties: spec.BasicProperties
+    properties: EncodedProperties
     body: bytes
     reply: Reply
     returned: str = ""

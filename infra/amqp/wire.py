@@ -1,5 +1,11 @@
-"""Between pika's properties and our envelopes."""
+"""Between AMQP's properties and our envelopes.
 
+Properties are encoded here, once and in the caller's thread: pika's own encoder is general, and
+takes half of the time that publishing a small message costs.
+"""
+
+import struct
+from functools import lru_cache
 from typing import Any
 
 from pika import spec
@@ -7,42 +13,97 @@ from pika import spec
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope, Lease
 
-_PERSISTENT = 2
-_MAX_SHORT = 255
-_MAX_HEADER_BYTES = 64 * 1024  # all headers share one frame of 128 KiB
-_INT64 = 1 << 63
+_MAX_SHORT_BYTES = 255
+_MAX_HEADER_BYTES = 16 * 1024  # headers share one frame of 128 KiB, and brokers keep them in memory
+_INT32, _INT64 = 1 << 31, 1 << 63
+_PERSISTENT = b"\x02"
+
+_BASIC = spec.BasicProperties
+_FLAGS = (
+    _BASIC.FLAG_CONTENT_TYPE
+    | _BASIC.FLAG_HEADERS
+    | _BASIC.FLAG_CORRELATION_ID
+    | _BASIC.FLAG_MESSAGE_ID
+    | _BASIC.FLAG_TIMESTAMP
+    | _BASIC.FLAG_TYPE
+    | _BASIC.FLAG_APP_ID
+)
 
 
-def to_properties(envelope: Envelope, *, persistent: bool) -> spec.BasicProperties:
-    """AMQP properties of an envelope.
+class EncodedProperties(spec.BasicProperties):  # type: ignore[misc]
+    """What pika sends as they are."""
+
+    def __init__(self, message_id: str, encoded: bytes) -> None:
+        self.message_id = message_id
+        self._encoded = encoded
+
+    def encode(self) -> list[bytes]:
+        """The parts of the property list."""
+        return [self._encoded]
+
+
+def to_properties(envelope: Envelope, *, persistent: bool) -> EncodedProperties:
+    """AMQP properties of an envelope, in the order of AMQP 0-9-1 section 4.2.6.1.
 
     Raises:
         BadMessage: Something in it cannot be said in AMQP.
     """
-    size = 0
-    for key, value in envelope.headers.items():
+    flags, encoding, mode = _FLAGS, b"", b""
+    if envelope.content_encoding is not None:
+        flags |= _BASIC.FLAG_CONTENT_ENCODING
+        encoding = _name(envelope.content_encoding)
+    if persistent:
+        flags |= _BASIC.FLAG_DELIVERY_MODE
+        mode = _PERSISTENT
+    try:
+        encoded = b"".join(
+            (
+                flags.to_bytes(2, "big"),
+                _name("application/json"),
+                encoding,
+                _table(envelope.headers),
+                mode,
+                _short(envelope.correlation_id),
+                _short(envelope.message_id),
+                envelope.timestamp.to_bytes(8, "big"),
+                _name(envelope.type),
+                _name(envelope.app_id),
+            )
+        )
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise BadMessage(f"the envelope cannot be sent: {error}") from error
+    return EncodedProperties(envelope.message_id, encoded)
+
+
+def _short(text: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > _MAX_SHORT_BYTES:
+        raise BadMessage(f"longer than {_MAX_SHORT_BYTES} bytes: {text[:80]!r}...")
+    return bytes((len(raw),)) + raw
+
+
+_name = lru_cache(maxsize=256)(_short)
+"""For what repeats from message to message."""
+
+
+def _table(headers: dict[str, str | int]) -> bytes:
+    pieces = []
+    for key, value in headers.items():
+        pieces.append(_name(key))
         if isinstance(value, str):
-            size += len(key) + len(value)
-        elif not isinstance(value, int) or not -_INT64 <= value < _INT64:
+            raw = value.encode()
+            pieces.append(struct.pack(">cI", b"S", len(raw)))
+            pieces.append(raw)
+        elif isinstance(value, int) and -_INT32 <= value < _INT32:
+            pieces.append(struct.pack(">ci", b"I", value))
+        elif isinstance(value, int) and -_INT64 <= value < _INT64:
+            pieces.append(struct.pack(">cq", b"l", value))
+        else:
             raise BadMessage(f"header {key!r} is neither text nor a 64-bit integer: {value!r:.80}")
-        if len(key) > _MAX_SHORT // 4:
-            raise BadMessage(f"the name of header {key!r:.80} is too long")
-    if size > _MAX_HEADER_BYTES // 4:
-        raise BadMessage(f"headers of {size} characters are too large: put it into the body")
-    for text in (envelope.message_id, envelope.type, envelope.correlation_id, envelope.app_id):
-        if len(text) > _MAX_SHORT // 4 and len(text.encode()) > _MAX_SHORT:
-            raise BadMessage(f"longer than {_MAX_SHORT} bytes: {text[:80]!r}...")
-    return spec.BasicProperties(
-        content_type="application/json",
-        content_encoding=envelope.content_encoding,
-        headers=envelope.headers,
-        delivery_mode=_PERSISTENT if persistent else None,
-        correlation_id=envelope.correlation_id,
-        message_id=envelope.message_id,
-        timestamp=envelope.timestamp,
-        type=envelope.type,
-        app_id=envelope.app_id,
-    )
+    table = b"".join(pieces)
+    if len(table) > _MAX_HEADER_BYTES:
+        raise BadMessage(f"headers of {len(table)} bytes are too large: put it into the body")
+    return struct.pack(">I", len(table)) + table
 
 
 def to_delivery(
@@ -65,9 +126,9 @@ def to_delivery(
         ),
         body,
         method.redelivered,
-        count if isinstance(count, int) else 0,
+        int(count) if isinstance(count, int) else 0,
         method.delivery_tag if needs_ack else 0,
         lease.epoch,
         lease,
-        offset if isinstance(offset, int) else None,
+        int(offset) if isinstance(offset, int) else None,
     )

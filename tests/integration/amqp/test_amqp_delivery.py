@@ -274,3 +274,18 @@ async def test_the_broker_gives_up_a_message_that_returns_too_often(connect: Con
     assert dead.body == b"poison"
     assert dead.envelope.message_id == "poison"
     assert dead.envelope.headers["x-first-death-reason"] == "delivery_limit"
+
+
+async def test_several_queues_are_asked_in_order(connect: Connect) -> None:
+    broker = await connect()
+    await broker.publish(outgoing("prompt", b"last"))
+    await broker.publish(outgoing("eval_prompt", b"second"))
+    await broker.publish(outgoing("cancelled", b"first"))
+    order = ("cancel_queue", "eval_prompts", "prompts")
+    taken = [await broker.get(*order) for _ in range(4)]
+    assert [(d.queue, d.body) if d else None for d in taken] == [
+        ("cancel_queue", b"first"),
+        ("eval_prompts", b"second"),
+        ("prompts", b"last"),
+        None,
+    ]

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from infra.amqp.codec import MAX_DECODED_BYTES, checksum, decode, encode
 from infra.amqp.dead import give_up, original_message
@@ -30,7 +31,7 @@ class Blob(Message):
     text: str = ""
     number: float = 0.0
     tokens: IntArray = np.zeros(0, dtype=np.int32)
-    anything: dict[str, Any] = {}
+    anything: dict[str, Any] = Field(default_factory=dict)
 
 
 def credit(**changes: Any) -> Credit:
@@ -69,9 +70,7 @@ def reason(body: bytes, **changes: Any) -> str:
     tokens=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=50),
     padding=st.sampled_from([0, 100_000]),
 )
-def test_what_goes_in_comes_out(
-    text: str, number: float, tokens: list[int], padding: int
-) -> None:
+def test_what_goes_in_comes_out(text: str, number: float, tokens: list[int], padding: int) -> None:
     sent = Blob(text=text + "x" * padding, number=number, tokens=tokens)
     ours, body = encode(sent, app_id="a/0", correlation_id="7.3", headers=HEADERS)
     received = decode(ours, body, Blob)

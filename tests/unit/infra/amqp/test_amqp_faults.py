@@ -1,0 +1,57 @@
+"""Which of the broker's refusals are final, and what users read."""
+
+import pytest
+from pika import exceptions
+
+from infra.amqp.errors import BrokerRefused, ResourceLocked, TopologyMismatch
+from infra.amqp.faults import describe, fatal, size_limit
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (exceptions.ProbableAuthenticationError("x"), BrokerRefused),
+        (exceptions.ProbableAccessDeniedError("x"), BrokerRefused),
+        (
+            exceptions.ConnectionClosedByBroker(403, "ACCESS_REFUSED - Login was refused"),
+            BrokerRefused,
+        ),
+        (
+            exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost x not found"),
+            BrokerRefused,
+        ),
+        (exceptions.ChannelClosedByBroker(403, "access to queue refused"), BrokerRefused),
+        (exceptions.ChannelClosedByBroker(405, "RESOURCE_LOCKED"), ResourceLocked),
+        (exceptions.ChannelClosedByBroker(406, "inequivalent arg 'x'"), TopologyMismatch),
+    ],
+)
+def test_final_refusals(error: Exception, expected: type[Exception]) -> None:
+    found = fatal(error, address="h:5672")
+    assert type(found) is expected
+    assert found is not None
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED"),
+        exceptions.ChannelClosedByBroker(404, "home node is down"),
+        exceptions.StreamLostError("reset"),
+        exceptions.AMQPHeartbeatTimeout("no heartbeat"),
+        ConnectionRefusedError(111, "Connection refused"),
+        TimeoutError(),
+    ],
+)
+def test_what_time_may_heal(error: Exception) -> None:
+    assert fatal(error, address="h:5672") is None
+    assert describe(error)
+
+
+def test_the_brokers_own_size_limit_is_read_from_its_refusal() -> None:
+    text = "PRECONDITION_FAILED - message size 20000000 is larger than configured max size 16777216"
+    assert size_limit(exceptions.ChannelClosedByBroker(406, text)) == 16777216
+    old = "PRECONDITION_FAILED - message size 20 is larger than max size 10"
+    assert size_limit(exceptions.ChannelClosedByBroker(406, old)) == 10
+    assert size_limit(exceptions.ChannelClosedByBroker(406, "delivery tag unknown")) is None
+    assert size_limit(exceptions.ChannelClosedByBroker(404, text)) is None

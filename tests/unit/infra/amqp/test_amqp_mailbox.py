@@ -1,0 +1,72 @@
+"""Hops between threads keep order, lose nothing and wake the loop once for many."""
+
+import asyncio
+import threading
+
+from infra.amqp.mailbox import Mailbox, Reply
+
+
+async def test_calls_from_many_threads_all_run_in_their_order() -> None:
+    seen: list[tuple[int, int]] = []
+    mailbox = Mailbox(asyncio.get_running_loop())
+
+    def post(number: int) -> None:
+        for index in range(500):
+            mailbox.post(seen.append, (number, index))
+
+    threads = [threading.Thread(target=post, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) or len(seen) < 2000:
+        await asyncio.sleep(0.001)
+    for number in range(4):
+        assert [index for n, index in seen if n == number] == list(range(500))
+
+
+async def test_many_posts_make_one_batch() -> None:
+    batches = 0
+    ran = 0
+
+    def after() -> None:
+        nonlocal batches
+        batches += 1
+
+    def call() -> None:
+        nonlocal ran
+        ran += 1
+
+    mailbox = Mailbox(asyncio.get_running_loop(), after=after)
+    for _ in range(100):
+        mailbox.post(call)
+    assert ran == 0
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    assert (ran, batches) == (100, 1)
+
+
+async def test_a_call_posted_by_a_call_runs_too() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    done = asyncio.Event()
+    mailbox.post(mailbox.post, done.set)
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_replies_are_settled_once() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    reply = Reply(mailbox)
+    reply.succeed(1)
+    reply.fail(ValueError())
+    assert await reply == 1
+    cancelled = Reply(mailbox)
+    cancelled.cancel()
+    cancelled.succeed(2)
+    await asyncio.sleep(0.01)
+    assert cancelled.cancelled()
+
+
+def test_a_closed_loop_swallows_calls() -> None:
+    loop = asyncio.new_event_loop()
+    mailbox = Mailbox(loop)
+    loop.close()
+    mailbox.post(print)
+    mailbox.post(print)
