@@ -13,7 +13,7 @@ ALERTS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 """Levels that are written out in a line, with their colours."""
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
-_CHATTY = ("pika", "urllib3", "asyncio", "vllm", "transformers", "filelock", "matplotlib")
+_CHATTY = ("urllib3", "asyncio", "vllm", "transformers", "filelock", "matplotlib")
 
 
 class LineFormatter(logging.Formatter):
@@ -63,3 +63,4 @@ def set_up_logging(worker: str, *, stream: TextIO | None = None) -> None:
     logging.captureWarnings(True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # its losses are ours to tell, once
