@@ -13,6 +13,7 @@ from infra.amqp.broker_install import (
     cache_folder,
     find_install,
     not_installed,
+    unpacked_package,
 )
 from infra.amqp.errors import BrokerNotInstalled
 from infra.amqp.ports import around, find_ports, is_free
@@ -53,8 +54,6 @@ def test_an_unpacked_package_is_used_without_fetching(
         raise AssertionError("nothing should be fetched")
 
     monkeypatch.setattr("infra.amqp.broker_install._download", refuse)
-    from infra.amqp.broker_install import unpacked_package
-
     found = unpacked_package(tmp_path)
     assert found is not None
     assert found.complete
