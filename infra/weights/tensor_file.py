@@ -30,6 +30,7 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _MAX_HEADER_BYTES = 100_000_000
+_MAX_DIMENSION = 1 << 40
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
@@ -77,6 +78,8 @@ def read(
                 filled += count
     except OSError as error:
         raise WeightsCorrupt(f"{path} cannot be read: {error.strerror or error}") from error
+    except RuntimeError as error:
+        raise WeightsCorrupt(f"{path} does not fit into memory: {found} bytes") from error
     if filled != found:
         raise WeightsCorrupt(f"{path} ended after {filled} of {found} bytes")
     if sha256 is not None and (digest := hashlib.sha256(view).hexdigest()) != sha256:
@@ -132,6 +135,8 @@ def _entry(
     if dtype is None or not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
         raise WeightsCorrupt(f"{path}: {name!r} is described as {str(entry)[:200]}")
     begin, end = offsets
+    if max(shape, default=0) > _MAX_DIMENSION:
+        raise WeightsCorrupt(f"{path}: {name!r} has shape {str(shape)[:200]}")
     if not begin <= end <= available or end - begin != math.prod(shape) * dtype.itemsize:
         raise WeightsCorrupt(f"{path}: {name!r} lies at {begin}..{end} of {available} bytes")
     return dtype, shape, begin, end

@@ -8,6 +8,7 @@ obey commands -> admit the waiting -> one token for each -> hand over -> ...
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 Item = TokenChunk | Finish | EngineFailed
 HAND_OVER_S = 0.02
 """Tokens are handed over at least this often, and whenever a stream ends."""
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class Stream:
@@ -136,6 +138,9 @@ class GenerationLoop:
 
     def _run(self) -> None:
         failure = EngineFailed("the engine is closed")
+        # Each torch call gives up the interpreter; beside a busy event loop it would come back
+        # only after a whole switch interval, 5 ms by default.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
         try:
             with torch.inference_mode():
                 while not self._closing:

@@ -7,6 +7,7 @@ load      -> pause(keep) -> copy files in the worker -> name the version -> resu
 
 import asyncio
 import logging
+import multiprocessing
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 _REASONS = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _MAX_TEMPERATURE = 2.0
 _CLOSE_S = 0.5
+_GONE_S = 10.0
+_ENGINE = "EngineCore"
 
 
 class _Turn:
@@ -187,7 +190,7 @@ class VllmEngine:
             )
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        await asyncio.to_thread(engine.shutdown, _CLOSE_S)
+        await asyncio.to_thread(_shut_down, engine)
         # vLLM shuts down once more when the object goes, which fails at the interpreter's end.
         engine.shutdown = _nothing
 
@@ -236,6 +239,16 @@ class VllmEngine:
         if self._engine.errored:
             raise EngineFailed("vLLM's engine process is dead")
         return self._engine
+
+
+def _shut_down(engine: Any) -> None:
+    """End the engine process, and see that it has ended: vLLM kills it and looks away."""
+    started = [child for child in multiprocessing.active_children() if _ENGINE in child.name]
+    engine.shutdown(_CLOSE_S)
+    for child in started:
+        child.join(_GONE_S)
+        if child.is_alive():
+            logger.warning("vLLM's engine process %s does not end", child.pid)
 
 
 def _nothing() -> None:

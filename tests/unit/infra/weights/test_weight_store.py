@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from infra.roles.errors import ExitCode
@@ -236,6 +238,7 @@ def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4))
         file_of(entry(shape=[True]), b"abcd"),
         file_of(entry(shape="1"), b"abcd"),
         file_of(entry(shape=[1 << 62, 1 << 62]), b"abcd"),
+        file_of(entry(shape=[0, 1 << 70], offsets=[0, 0])),
         file_of(entry(offsets=[0, 8]), b"abcd"),
         file_of(entry(offsets=[4, 0]), b"abcd"),
         file_of(entry(offsets=[0]), b"abcd"),
@@ -249,6 +252,25 @@ def test_a_hostile_file_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(WeightsCorrupt, match="evil"):
         tensor_file.read(path)
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6)
+)
+def test_damage_anywhere_is_refused_or_harmless(tmp_path_factory, changes):
+    """Whatever bytes change: either it is refused, or what is read has a consistent form."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = folder / "f.safetensors"
+    tensor_file.write(path, {"a": torch.zeros(3, 2), "b": torch.ones(5, dtype=torch.bfloat16)})
+    body = bytearray(path.read_bytes())
+    for place, value in changes:
+        body[place % len(body)] = value
+    path.write_bytes(body)
+    try:
+        tensors = tensor_file.read(path)
+    except WeightsCorrupt:
+        return
+    assert sum(tensor.nbytes for tensor in tensors.values()) <= 34
 
 
 def test_unaligned_data_is_read_right(tmp_path):
