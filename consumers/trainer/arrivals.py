@@ -7,6 +7,7 @@ failures     --+       |
 """
 
 import asyncio
+import contextlib
 import logging
 
 from consumers.trainer.chronicle import Chronicle
@@ -72,8 +73,9 @@ class Arrivals:
                 self._watch_fruitless()
 
     async def _pump(self, queue: str) -> None:
-        async for delivery in self._ctx.broker.subscribe(queue, prefetch=PREFETCH):
-            self._inbox.put_nowait(delivery)
+        with contextlib.closing(self._ctx.broker.subscribe(queue, prefetch=PREFETCH)) as deliveries:
+            async for delivery in deliveries:
+                self._inbox.put_nowait(delivery)
 
     async def _some(self) -> list[Delivery]:
         deliveries = [await self._inbox.get()]

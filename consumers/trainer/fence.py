@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import logging
 
-from infra.amqp.errors import ResourceLocked
+from infra.amqp.codec import decode
+from infra.amqp.errors import BadMessage, ResourceLocked
 from infra.roles.context import RoleContext
 from infra.roles.errors import WarrenError
 from infra.runs.incarnation import Incarnations
+from schemas.control import RunState, Wanted
 
 logger = logging.getLogger(__name__)
 
 QUEUE = "trainer"
 PATIENCE_HEARTBEATS = 4
-_RETRY_S = 0.5
+_RETRY_S = 1.0
 
 
 class AnotherTrainer(WarrenError):
@@ -44,7 +46,7 @@ async def hold_queue(ctx: RoleContext) -> None:
     """
     patience = PATIENCE_HEARTBEATS * ctx.config.broker.heartbeat
     heard = asyncio.ensure_future(_hear_trainer(ctx))
-    try:
+    try:  # nothing of ours is announced yet: any trainer that is heard is another
         async with ctx.waits(f"the fence queue {ctx.config.run.name}.{QUEUE} to become free"):
             async with asyncio.timeout(patience):
                 await _retry(ctx, heard)
@@ -71,9 +73,14 @@ async def _retry(ctx: RoleContext, heard: "asyncio.Future[str]") -> None:
 async def _hear_trainer(ctx: RoleContext) -> str:
     with contextlib.closing(ctx.broker.control()) as subscription:
         async for delivery in subscription:
-            sender = delivery.envelope.app_id
-            if delivery.envelope.type == "RunState" and sender != ctx.app_id:
-                return sender
+            if delivery.envelope.type != RunState.__name__:
+                continue
+            try:
+                state = decode(delivery, delivery.body, RunState)
+            except BadMessage:
+                continue
+            if state.wanted is not Wanted.STOPPED:  # a farewell: it is about to leave
+                return delivery.envelope.app_id
     await asyncio.Event().wait()
     return ""
 

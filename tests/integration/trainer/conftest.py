@@ -39,7 +39,7 @@ def recipe(tmp_path: Path, tiny_model: Path, run_name: str) -> Recipe:
     def make(**sections: dict[str, Any]) -> RunConfig:
         base: dict[str, dict[str, Any]] = {
             "run": {"name": run_name, "dir": str(tmp_path / "runs"), "steps": 4},
-            "broker": {"heartbeat": 1},
+            "broker": {"heartbeat": 5},
             "model": {"path": str(tiny_model), "dtype": "float32"},
             "data": {"train": [{"path": str(train_file)}]},
             "reward": {"functions": [{"use": "exact_match"}]},

@@ -103,8 +103,9 @@ class World:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
-            async for delivery in self.broker.subscribe("credits", prefetch=32):
-                tasks.create_task(self._answer(delivery))
+            with contextlib.closing(self.broker.subscribe("credits", prefetch=32)) as credits:
+                async for delivery in credits:
+                    tasks.create_task(self._answer(delivery))
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait until something was heard."""
@@ -117,15 +118,19 @@ class World:
         return any(state.wanted is Wanted.STOPPED for state in self.states)
 
     async def _listen(self) -> None:
-        async for delivery in self.broker.control():
-            if delivery.envelope.type == "RunState":
-                self.states.append(decode(delivery, delivery.body, RunState))
-            if delivery.envelope.type == "WeightsPublished":
-                weights = decode(delivery, delivery.body, WeightsPublished)
-                self.published.append(weights)
-                self.version = max(self.version, weights.version)
-            async with self.heard:
-                self.heard.notify_all()
+        with contextlib.closing(self.broker.control()) as control:
+            async for delivery in control:
+                await self._hear(delivery)
+
+    async def _hear(self, delivery: Delivery) -> None:
+        if delivery.envelope.type == "RunState":
+            self.states.append(decode(delivery, delivery.body, RunState))
+        if delivery.envelope.type == "WeightsPublished":
+            weights = decode(delivery, delivery.body, WeightsPublished)
+            self.published.append(weights)
+            self.version = max(self.version, weights.version)
+        async with self.heard:
+            self.heard.notify_all()
 
     async def _answer(self, delivery: Delivery) -> None:
         credit = decode(delivery, delivery.body, Credit)
