@@ -1,7 +1,6 @@
 """The parts of one rollout worker, put together."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +81,9 @@ def build_floor(
     context: RoleContext,
     *,
     engine: Engine,
+    loop: Loop,
+    gate: Gate,
     limits: Limits,
-    make_loop: Callable[[Gate], Loop],
     newest: ReadNewest,
     prepare: Prepare,
 ) -> Floor:
@@ -92,13 +92,14 @@ def build_floor(
     Args:
         context: Of the role.
         engine: Not started yet.
+        loop: The agent loop.
+        gate: What the loop awaits before each request.
         limits: Of this worker.
-        make_loop: Makes the agent loop behind a gate.
         newest: Reads the newest manifest of this run.
         prepare: Fetches and verifies a version, in a thread.
     """
     broker, waits, worker = context.broker, context.waits, context.worker
-    counters, gate, holds, fruitless = Counters(), Gate(), Holds(), FruitlessCuts()
+    counters, holds, fruitless = Counters(), Holds(), FruitlessCuts()
     slots = Slots(limits.slots, broker.held)
     outbox = Outbox(broker=broker, slots=slots, counters=counters, worker=worker)
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -113,7 +114,7 @@ def build_floor(
         holds.freed()
 
     runner = Runner(
-        loop=make_loop(gate),
+        loop=loop,
         slots=slots,
         outbox=outbox,
         counters=counters,

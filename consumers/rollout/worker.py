@@ -127,8 +127,10 @@ async def serve_rollouts(
     config = context.config
     if not await _unless_stopped(context, context.run_id()):
         return
-    engine = (build_engine or _build_engine)(config)
-    make = make_loop or _make_loop
+    # in threads: importing what they need takes seconds, and control must not wait for it
+    gate = Gate()
+    engine = await asyncio.to_thread(build_engine or _build_engine, config)
+    loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
     store, model = context.folder.weights(config), Path(config.model.path)
 
     async def newest() -> WeightsPublished | None:
@@ -144,8 +146,9 @@ async def serve_rollouts(
     floor = build_floor(
         context,
         engine=engine,
+        loop=loop,
+        gate=gate,
         limits=limits or Limits.of(config),
-        make_loop=lambda gate: make(context, engine, gate),
         newest=newest,
         prepare=prepare,
     )

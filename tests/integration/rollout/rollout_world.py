@@ -105,7 +105,7 @@ class World:
         """A worker process; output goes to `<name>.log`."""
         recipe = {
             "run": {"name": self.broker.run, "dir": str(self.folder / "runs"), "steps": 1},
-            "broker": {"heartbeat": 2},
+            "broker": {"heartbeat": 10},
             "model": {"path": str(self.model), "dtype": "float32"},
             "data": {"train": [{"path": "unused.jsonl"}]},
             "rollout": {

@@ -10,6 +10,7 @@ from typing import Any
 from consumers.rollout.agents.loop import AgentLoop
 from consumers.rollout.engines.base import Finish, GenerateRequest, TokenChunk
 from consumers.rollout.floor import Floor, build_floor
+from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
 from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
@@ -379,11 +380,13 @@ class Bench:
         )
 
     async def __aenter__(self) -> "Bench":
+        gate = Gate()
         self.floor = build_floor(
             self.context,
             engine=self.engine,
+            loop=self.loop(gate),
+            gate=gate,
             limits=self.limits,
-            make_loop=self.loop,
             newest=self.newest,
             prepare=self.prepared,
         )
