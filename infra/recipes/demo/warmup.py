@@ -81,7 +81,9 @@ def build_model(seed: int) -> Any:
     return LlamaForCausalLM(config).float()
 
 
-class _Teacher:
+class Teacher:
+    """Supervised steps on demonstrations of the task."""
+
     def __init__(self, model: Any, problems: Sequence[Problem], seed: int) -> None:
         self.model, self.problems = model, problems
         self.choice = random.Random(seed)
@@ -125,7 +127,7 @@ def warm_up(model: Any, problems: Sequence[Problem], *, seed: int) -> Warmed:
     Raises:
         WarmupFailed: A phase did not reach its mark in `MAX_STEPS`.
     """
-    teacher = _Teacher(model, problems, seed)
+    teacher = Teacher(model, problems, seed)
     teacher.begin(lr=2e-3)
     solved = 0.0
     while solved < SKILL:
@@ -144,7 +146,7 @@ def warm_up(model: Any, problems: Sequence[Problem], *, seed: int) -> Warmed:
     return Warmed(skill_steps=skill_steps, habit_steps=teacher.steps, solved=solved, called=called)
 
 
-def _check_steps(teacher: _Teacher, state: str) -> None:
+def _check_steps(teacher: Teacher, state: str) -> None:
     if teacher.steps >= MAX_STEPS:
         raise WarmupFailed(
             f"the warm-up is stuck after {teacher.steps} steps: {state}", hint="try another seed"
