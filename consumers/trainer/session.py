@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from typing import Self
+from dataclasses import asdict
+from typing import Any, Self
 
 from consumers.trainer.announce import Announcer
 from consumers.trainer.arrivals import Arrivals
@@ -114,6 +115,7 @@ class Session:
         """Train to the end, beside the helpers; say farewell if the run is over."""
         ledger = self._chronicle.ledger
         ledger.books().check("at the start")
+        self._ctx.heartbeat(self._describe)
         self._arrivals.newest_published = await self._publisher.rebroadcast()
         async with asyncio.TaskGroup() as tasks:
             helpers = [
@@ -169,6 +171,12 @@ class Session:
             books.dead,
             books.open,
         )
+
+    def _describe(self) -> dict[str, Any]:
+        """For heartbeats."""
+        ledger = self._chronicle.ledger
+        books = {name: float(count) for name, count in asdict(ledger.books()).items()}
+        return {"counters": {"step": float(ledger.step), **books}}
 
     async def _wake_on_stop(self) -> None:
         await self._ctx.stop.wait()

@@ -1,0 +1,168 @@
+"""Versions never go back: the same weights publish nothing, other weights take a new number."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.fence import Fence
+from consumers.trainer.learn.learner import Learner
+from consumers.trainer.learn.policy import Policy
+from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.publish import Publisher
+from consumers.trainer.shelf import Shelf
+from infra.amqp.codec import decode
+from infra.amqp.message import Outgoing
+from infra.observe.waits import Waits
+from infra.roles.errors import WarrenError
+from infra.runs.incarnation import Incarnations, Superseded
+from infra.runs.journal import Journal
+from infra.runs.journal_reader import JournalReader
+from infra.weights.store import WeightStore
+from schemas.config import RunConfig
+from schemas.control import WeightsPublished
+from schemas.journal import Opened, Published
+from tests.factories.models import build
+
+
+@dataclass
+class Told:
+    """A broker that only listens."""
+
+    versions: list[WeightsPublished] = field(default_factory=list)
+
+    async def publish(self, message: Outgoing, *, timeout_s: float | None = None) -> None:
+        assert message.exchange == "sync"
+        self.versions.append(decode(message.envelope, message.body, WeightsPublished))
+
+
+@dataclass
+class Context:
+    """The part of a role's context that publishing uses."""
+
+    config: RunConfig
+    broker: Told
+    waits: Waits = field(default_factory=Waits)
+    app_id: str = "trainer/0"
+
+
+class Room:
+    """A trainer's publisher on a folder; another one on the same folder is its successor."""
+
+    def __init__(self, folder: Path, config: RunConfig, told: Told) -> None:
+        self.store = WeightStore(folder / "weights")
+        fence = Fence(Incarnations(folder / "incarnations"))
+        opened = Opened(run_id="r", incarnation=fence.incarnation, step=0)
+        self.chronicle = Chronicle(
+            journal=Journal(folder / "journal", opened),
+            ledger=Ledger(Rules.of(config)),
+            evaluations=Evaluations(),
+            fence=fence,
+            shelf=Shelf(JournalReader(folder / "journal")),
+            max_fruitless=9,
+        )
+        context: Any = Context(config, told)
+        self.publisher = Publisher(context, self.chronicle, self.store, run_id="r")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A tiny model in float32."""
+    root = tmp_path_factory.mktemp("publish")
+    build(root / "model", tied=True, seed=0)
+    return RunConfig.model_validate(
+        {
+            "run": {"name": "r", "steps": 1},
+            "model": {"path": str(root / "model"), "dtype": "float32"},
+            "data": {"train": [{"path": "train.jsonl"}]},
+            "reward": {"functions": [{"use": "exact_match"}]},
+            "trainer": {"lr": 1e-3},
+            "weights": {"keep": 2},
+        }
+    )
+
+
+@pytest.fixture
+def learner(config: RunConfig) -> Learner:
+    """With the starting weights."""
+    return Learner(config, Policy.load(Path(config.model.path)))
+
+
+def move(learner: Learner, by: float) -> None:
+    """Change the weights."""
+    with torch.no_grad():
+        next(iter(learner.policy.masters().values())).add_(by)
+
+
+async def test_versions_are_stored_journaled_and_broadcast(
+    config: RunConfig, learner: Learner, tmp_path: Path
+) -> None:
+    told = Told()
+    room = Room(tmp_path, config, told)
+    for step in range(4):
+        await room.publisher.publish(learner, step)
+        move(learner, 0.5)
+    assert [weights.version for weights in told.versions] == [0, 1, 2, 3]
+    assert len({weights.fingerprint for weights in told.versions}) == 4
+    records = [e.record for e in JournalReader(tmp_path / "journal").records()]
+    published = [record for record in records if isinstance(record, Published)]
+    assert [(p.version, p.step) for p in published] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert room.chronicle.ledger.version == 3
+    kept = [weights.folder for weights in told.versions[-2:]]
+    assert sorted(path.name for path in (tmp_path / "weights").glob("v*")) == sorted(kept)
+
+
+async def test_a_repeated_step_with_the_same_weights_publishes_nothing_new(
+    config: RunConfig, learner: Learner, tmp_path: Path
+) -> None:
+    told = Told()
+    await Room(tmp_path, config, told).publisher.publish(learner, 0)
+    successor = Room(tmp_path, config, told)
+    await successor.publisher.publish(learner, 0)
+    first, again = told.versions
+    assert again == first
+    assert first.incarnation == 1 and successor.chronicle.fence.incarnation == 2
+
+
+async def test_other_weights_take_the_next_free_number(
+    config: RunConfig, learner: Learner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told()
+    first = Room(tmp_path, config, told)
+    for step in range(3):
+        await first.publisher.publish(learner, step)
+        move(learner, 0.5)
+    successor = Room(tmp_path, config, told)
+    assert await successor.publisher.rebroadcast() == 2
+    await successor.publisher.publish(learner, 0)
+    assert [weights.version for weights in told.versions] == [0, 1, 2, 3]
+    assert "other weights than v0 in the store: publishing v3" in caplog.text
+    await successor.publisher.publish(learner, 1)
+    assert told.versions[-1].version == 4
+
+
+async def test_a_superseded_trainer_publishes_nothing(
+    config: RunConfig, learner: Learner, tmp_path: Path
+) -> None:
+    told = Told()
+    thawed = Room(tmp_path, config, told)
+    Room(tmp_path, config, told)
+    with pytest.raises(Superseded):
+        await thawed.publisher.publish(learner, 0)
+    assert told.versions == [] and thawed.store.newest() is None
+
+
+async def test_the_store_of_another_run_is_refused(
+    config: RunConfig, learner: Learner, tmp_path: Path
+) -> None:
+    room = Room(tmp_path, config, Told())
+    tensors = learner.policy.published_tensors("float32")
+    room.store.publish(tensors, version=0, run_id="other", incarnation=1, step=0, dtype="float32")
+    with pytest.raises(WarrenError, match="holds versions of run other, this is run r"):
+        await room.publisher.rebroadcast()
+    with pytest.raises(WarrenError, match="version 0 appeared in"):
+        await room.publisher.publish(learner, 0)

@@ -1,0 +1,228 @@
+"""A journal cut anywhere gives the ledger and the weights of that moment."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.trainer.batch.groups import Group
+from consumers.trainer.learn.learner import Learner
+from consumers.trainer.learn.policy import Policy
+from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.recovery import Recovered, recover
+from consumers.trainer.shelf import Shelf
+from consumers.trainer.stepping import members_of, take_step
+from infra.amqp.codec import encode
+from infra.observe.waits import Waits
+from infra.runs.folder import RunFolder
+from infra.runs.journal import Journal
+from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader
+from schemas.config import RunConfig
+from schemas.headers import Headers, Purpose
+from schemas.journal import Arrived, Batch, Closed, Confirmed, Issued, Opened, Published, Stepped
+from schemas.work import Credit, Trajectory
+from tests.factories.models import build
+from tests.integration.trainer.world import trajectory
+
+NUM_STEPS = 3
+GROUP_SIZE = 2
+
+
+@dataclass
+class Context:
+    """The part of a role's context that recovery uses."""
+
+    config: RunConfig
+    folder: RunFolder
+    waits: Waits
+
+
+def context(config: RunConfig) -> Any:
+    return Context(config, RunFolder.of(config), Waits())
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """One group of two per step; float32."""
+    root = tmp_path_factory.mktemp("recovery")
+    build(root / "model", tied=True, seed=0)
+    return RunConfig.model_validate(
+        {
+            "run": {"name": "r", "dir": str(root / "runs"), "steps": NUM_STEPS},
+            "model": {"path": str(root / "model"), "dtype": "float32"},
+            "data": {"train": [{"path": "train.jsonl"}]},
+            "reward": {"functions": [{"use": "exact_match"}]},
+            "algorithm": {"group_size": GROUP_SIZE, "groups_per_step": 1},
+            "trainer": {"lr": 1e-3, "warmup_steps": 1},
+        }
+    )
+
+
+def learner_of(config: RunConfig) -> Learner:
+    """As a trainer starts with."""
+    return Learner(config, Policy.load(Path(config.model.path)))
+
+
+def arrival(group: int, index: int, version: int) -> tuple[Arrived, bytes, Trajectory]:
+    """A record as the intake writes it."""
+    credit = Credit(
+        group=group, indexes=(0, 1), dataset_fingerprint="", seed=0, group_size=GROUP_SIZE
+    )
+    scored = trajectory(credit, index, version=version, reward=float(index))
+    headers = Headers(run_id="r", group=group, index=index, rollout_id=f"{group}.{index}")
+    envelope, body = encode(scored, app_id="", correlation_id="", headers=headers.to_amqp())
+    record = Arrived(
+        type=envelope.type,
+        message_id=envelope.message_id,
+        rollout_id=headers.rollout_id,
+        group=group,
+        index=index,
+        purpose=Purpose.TRAIN,
+        reward=scored.reward,
+        oldest_version=version,
+        newest_version=version,
+        num_tokens=len(scored.rollout.progress.tokens),
+        content_encoding=envelope.content_encoding,
+        headers=envelope.headers,
+    )
+    return record, body, scored
+
+
+@pytest.fixture(scope="module")
+def written(config: RunConfig) -> RunFolder:
+    """The journal of a run of three steps that nothing disturbed."""
+    folder, learner = RunFolder.of(config), learner_of(config)
+    journal = Journal(folder.journal, Opened(run_id="r", incarnation=1, step=0))
+    journal.append(Published(version=0, step=0, fingerprint="f0"))
+    for step in range(1, NUM_STEPS + 1):
+        number = step - 1
+        journal.append(Issued(groups=(number,)))
+        journal.append(Confirmed(groups=(number,)))
+        members = []
+        for index in (1, 0):
+            record, body, scored = arrival(number, index, version=number)
+            journal.append(record, body)
+            members.append(scored)
+        groups = [Group.of(number, members)]
+        journal.append(
+            Batch(
+                step=step,
+                version=number,
+                groups=(number,),
+                members=members_of(groups),
+                closed=(Closed(group=number, end="trained"),),
+                releases=1,
+            )
+        )
+        result = take_step(learner, groups, step=step, version=number)
+        journal.append(
+            Stepped(
+                step=step,
+                loss=result.loss,
+                grad_norm=result.grad_norm,
+                weights_sha256=result.weights_sha256,
+            )
+        )
+        journal.append(Published(version=step, step=step, fingerprint=f"f{step}"))
+    journal.close()
+    return folder
+
+
+Resume = Callable[[RunConfig], tuple[Recovered, Learner]]
+
+
+async def resume(config: RunConfig) -> tuple[Recovered, Learner]:
+    """What a trainer does first."""
+    ctx, learner = context(config), learner_of(config)
+    reader = JournalReader(ctx.folder.journal)
+    return await recover(ctx, learner, reader, Shelf(reader)), learner
+
+
+def cut_copy(config: RunConfig, written: RunFolder, tmp_path: Path, length: int) -> RunConfig:
+    """The run as it lay on disk when the journal had `length` bytes."""
+    copy = config.model_copy(
+        update={"run": config.run.model_copy(update={"dir": str(tmp_path / str(length))})}
+    )
+    folder = RunFolder.of(copy)
+    folder.journal.mkdir(parents=True)
+    (segment,) = written.journal.iterdir()
+    (folder.journal / segment.name).write_bytes(segment.read_bytes()[:length])
+    return copy
+
+
+def expected_of(entries: list[Entry], config: RunConfig) -> dict[str, Any]:
+    """The ledger by plain application."""
+    ledger = Ledger(Rules.of(config))
+    for entry in entries:
+        ledger.apply(entry.record, entry.position)
+    return ledger.to_json()
+
+
+async def test_any_prefix_gives_the_ledger_and_the_weights_of_that_moment(
+    config: RunConfig, written: RunFolder, tmp_path: Path
+) -> None:
+    entries = list(JournalReader(written.journal).records())
+    start_sha = learner_of(config).policy.sha256()
+    hashes = {e.record.step: e.record.weights_sha256 for e in entries if _is(e, Stepped)}
+    for count in range(1, len(entries) + 1):
+        known = entries[:count]
+        whole, end = known[-1].end.offset, entries[-1].end.offset
+        torn = min(whole + 11, end) if count < len(entries) else whole
+        for length in {whole, torn}:
+            copy = cut_copy(config, written, tmp_path, length)
+            recovered, learner = await resume(copy)
+            assert recovered.ledger.to_json() == expected_of(known, config)
+            assert recovered.ledger.books().balanced
+            assert recovered.end.offset == whole
+            step = sum(_is(entry, Batch) for entry in known)
+            assert learner.step_done == step
+            assert learner.policy.sha256() == hashes.get(step, start_sha)
+            num_done = sum(_is(entry, Stepped) for entry in known)
+            assert (recovered.unfinished is not None) == (step > num_done)
+            shutil.rmtree(RunFolder.of(copy).root)
+
+
+async def test_other_weights_are_said(
+    config: RunConfig, written: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A journal whose hash was of another machine: the run goes on, with a warning."""
+    copy = cut_copy(config, written, tmp_path, 10**9)
+    folder = RunFolder.of(copy)
+    entries = list(JournalReader(folder.journal).records())
+    shutil.rmtree(folder.journal)
+    journal = Journal(folder.journal, entries[0].record)
+    for entry in entries[1:]:
+        record = entry.record
+        if isinstance(record, Stepped) and record.step == 2:
+            record = record.model_copy(update={"weights_sha256": "0" * 64})
+        journal.append(record, entry.body)
+    journal.close()
+    recovered, _ = await resume(copy)
+    assert recovered.ledger.step == NUM_STEPS
+    assert "step 2 taken again gives OTHER weights" in caplog.text
+    assert "step 3 taken again gives OTHER" not in caplog.text
+
+
+async def test_a_batch_without_its_members_is_refused(
+    config: RunConfig, written: RunFolder, tmp_path: Path
+) -> None:
+    copy = cut_copy(config, written, tmp_path, 10**9)
+    folder = RunFolder.of(copy)
+    entries = list(JournalReader(folder.journal).records())
+    shutil.rmtree(folder.journal)
+    journal = Journal(folder.journal, entries[0].record)
+    for entry in entries[1:]:
+        record = entry.record
+        if isinstance(record, Batch) and record.step == 2:
+            record = record.model_copy(update={"members": ("1.0", "1.7")})
+        journal.append(record, entry.body)
+    journal.close()
+    with pytest.raises(JournalCorrupt, match="step 2 was trained on 2 rollouts"):
+        await resume(copy)
+
+
+def _is(entry: Entry, kind: type) -> bool:
+    return isinstance(entry.record, kind)

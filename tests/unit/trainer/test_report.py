@@ -1,0 +1,38 @@
+"""The lines that people grep."""
+
+from consumers.trainer.report import eval_line, step_line
+
+VALUES = {
+    "step": 12,
+    "time/step_s": 8.41,
+    "reward/mean": 0.612,
+    "groups/trained": 96,
+    "groups/filtered": 30,
+    "groups/dead": 2,
+    "staleness/mean": 0.8,
+    "staleness/max": 1.0,
+    "rollout/interruptions": 7,
+    "train/loss": 0.0123,
+    "train/entropy": 0.41,
+    "train/kl": 9e-4,
+    "train/grad_norm": 0.42,
+    "perf/tokens_per_s": 18_200.0,
+    "time/wait_s": 0.6,
+}
+
+
+def test_a_step_is_one_line() -> None:
+    assert step_line(VALUES, num_steps=200, before=0.5) == (
+        "Step   12/200 | 8.4s | reward 0.612 ▲ | trainable 96/128 | staleness 0.8 max 1 | "
+        "interrupted 7 | loss 0.0123 | entropy 0.41 | kl 9.0e-04 | grad 0.42 | 18.2k tok/s | "
+        "wait 0.6s"
+    )
+    assert "0.612 ▼ |" in step_line(VALUES, num_steps=200, before=0.7)
+    assert "0.612 |" in step_line(VALUES, num_steps=200, before=None)
+
+
+def test_an_evaluation_is_one_line() -> None:
+    values = {"version": 3, "eval/reward": 0.25, "eval/num_scored": 7, "eval/num_asked": 8}
+    assert eval_line(values) == "Eval v3 | reward 0.250 | 7/8 scored (incomplete)"
+    values |= {"eval/num_scored": 8, "eval/num_other_version": 2.0}
+    assert eval_line(values) == "Eval v3 | reward 0.250 | 8/8 scored | 2 of other versions"
