@@ -160,14 +160,19 @@ async def test_a_swap_that_breaks_half_way_is_fatal_and_said(folder, monkeypatch
     await engine.close()
 
 
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "generation"}
+
+
 async def test_closing_ends_streams_and_the_thread(folder):
+    before = threads()
     engine = engine_of(folder)
     await engine.start(starting(folder, "float32"))
     task = asyncio.create_task(run(engine, request("c", prompt(5), max_tokens=240)))
     await asyncio.sleep(0.02)
     await engine.close()
     assert (await task).reason == "interrupted"
-    assert not [thread for thread in threading.enumerate() if thread.name == "generation"]
+    assert threads() == before
     with pytest.raises(EngineFailed, match="closed"):
         await run(engine, request("d", prompt(5)))
     await engine.close()
