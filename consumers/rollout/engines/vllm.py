@@ -6,6 +6,7 @@ load      -> pause(keep) -> copy files in the worker -> name the version -> resu
 """
 
 import asyncio
+import hashlib
 import logging
 import multiprocessing
 from collections.abc import AsyncIterator, Collection, Iterator
@@ -280,12 +281,11 @@ def _parameters(request: GenerateRequest, max_model_len: int) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     greedy = request.temperature < GREEDY_BELOW
-    seed = request.seed % (1 << 63)
     return SamplingParams(
         temperature=0.0 if greedy else request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
-        seed=None if greedy else seed,
+        seed=None if greedy else _generator_seed(request),
         max_tokens=min(request.max_tokens, max_model_len - len(request.token_ids)),
         stop_token_ids=sorted(request.stop_token_ids),
         ignore_eos=True,
@@ -293,6 +293,13 @@ def _parameters(request: GenerateRequest, max_model_len: int) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
+
+
+def _generator_seed(request: GenerateRequest) -> int:
+    """vLLM draws from a generator of its own for each request, from its beginning: with the seed
+    alone, the rest of a turn that was cut would use the same random numbers again."""
+    text = f"{request.seed}:{len(request.token_ids)}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def _chunks(output: Any, state: Any, done: int) -> list[TokenChunk]:
