@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 
+from consumers.trainer.books import Report
 from consumers.trainer.chronicle import Chronicle
 from consumers.trainer.clock import PausableClock
 from consumers.trainer.group import MemberState
-from consumers.trainer.ledger import Report
 from consumers.trainer.screening import Screened, screen_failure, screen_trajectory
 from consumers.trainer.tally import Tally
 from infra.amqp.dead import give_up

@@ -7,12 +7,13 @@ What is in memory may run ahead of the disk by one fsync; what others see never 
 
 import logging
 
+from consumers.trainer.books import Report
 from consumers.trainer.clock import Bell
 from consumers.trainer.evaluation import Evaluations
 from consumers.trainer.fence import Fence
 from consumers.trainer.fruitless import Fruitless
 from consumers.trainer.group import MemberState
-from consumers.trainer.ledger import Ledger, Report
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.shelf import Shelf
 from infra.runs.journal import Journal
 from schemas.journal import Batch, Closed, GroupsClosed, JournalRecord
@@ -73,7 +74,7 @@ class Chronicle:
                 self._explain(closed)
             self.note(GroupsClosed(closed=due))
             self.fruitless.add(due)
-        if self.ledger.ready():
+        if self.ledger.any_ready:
             self.fruitless.reset()
         return due
 

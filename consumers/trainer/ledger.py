@@ -11,15 +11,13 @@ Records are facts and decisions; `due` says which decisions the facts ask for. I
 does no I/O, so applying the journal again gives the same ledger.
 """
 
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
+from consumers.trainer.books import Books, Report, Rules
 from consumers.trainer.ends import End, Ends
 from consumers.trainer.group import Member, MemberState, OpenGroup
-from infra.roles.errors import BooksDoNotBalance, WarrenError
+from infra.roles.errors import WarrenError
 from infra.runs.journal_reader import Position
-from schemas.config import RunConfig
 from schemas.headers import Purpose
 from schemas.journal import (
     Arrived,
@@ -35,68 +33,6 @@ from schemas.journal import (
 
 class LedgerError(WarrenError):
     """A record contradicts the ones before it."""
-
-
-class Report(StrEnum):
-    """What a member's report came to."""
-
-    COUNTED = "counted"
-    """The first terminal one of a pending member."""
-    LATE = "late"
-    """The member was decided before, or the failure is of an older attempt."""
-    UNKNOWN = "unknown"
-    """Never issued: refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The part of the recipe that decides how groups end."""
-
-    group_size: int
-    min_group_size: int
-    filter_zero_variance: bool
-    max_version_lag: int
-    on_stale: Literal["wait", "drop", "train"]
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "Rules":
-        """The rules of a recipe."""
-        algorithm = config.algorithm
-        return cls(
-            group_size=algorithm.group_size,
-            min_group_size=algorithm.min_group_size,
-            filter_zero_variance=algorithm.filter_zero_variance,
-            max_version_lag=algorithm.max_version_lag,
-            on_stale=algorithm.on_stale,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """Counts of groups. They balance when every issued one is open or ended once."""
-
-    issued: int
-    open: int
-    trained: int
-    filtered: int
-    stale: int
-    dead: int
-    balanced: bool
-
-    def check(self, when: str) -> None:
-        """Pass if the books balance.
-
-        Raises:
-            BooksDoNotBalance: With the difference.
-        """
-        if self.balanced:
-            return
-        accounted = self.open + self.trained + self.filtered + self.stale + self.dead
-        raise BooksDoNotBalance(
-            f"the books do not balance {when}: {self.issued} groups issued, {accounted} accounted "
-            f"for ({self.issued - accounted:+d} missing): {asdict(self)}",
-            hint="keep the run folder: its journal shows the record that went wrong",
-        )
 
 
 class Ledger:
@@ -116,6 +52,8 @@ class Ledger:
         """Newest published; -1 before the first."""
         self.published_step = 0
         """Steps behind the newest published version."""
+        self._able: dict[int, OpenGroup] = {}
+        self._due: dict[int, Closed] = {}
 
     def apply(self, record: JournalRecord, where: Position | None = None) -> Report | None:
         """Take the next record of the journal; tells what a report came to.
@@ -154,13 +92,16 @@ class Ledger:
 
     def due(self) -> tuple[Closed, ...]:
         """Closings that the reports ask for: to be journaled and applied now."""
-        verdicts = (self._verdict(group) for group in self.groups.values() if _quiet(group))
-        return tuple(verdict for verdict in verdicts if verdict is not None)
+        return tuple(self._due.values())
 
     def ready(self) -> list[OpenGroup]:
         """Groups that can be trained, in the order in which batches take them."""
-        able = [g for g in self.groups.values() if _quiet(g) and self._verdict(g) is None]
-        return sorted(able, key=lambda group: (group.bound, group.number))
+        return sorted(self._able.values(), key=lambda group: (group.bound, group.number))
+
+    @property
+    def any_ready(self) -> bool:
+        """Whether a group can be trained."""
+        return bool(self._able)
 
     def unconfirmed(self) -> list[OpenGroup]:
         """Groups whose newest credit the broker may not have."""
@@ -205,6 +146,8 @@ class Ledger:
         ledger.ends = Ends.from_json(data["ends"])
         groups = [OpenGroup.from_json(group) for group in data["groups"]]
         ledger.groups = {group.number: group for group in groups}
+        for group in groups:
+            ledger._judge(group)
         return ledger
 
     def _issue(self, record: Issued) -> None:
@@ -251,6 +194,7 @@ class Ledger:
                 pending = [member for member in pending if member.attempt == record.attempt]
             for member in pending:
                 self._decide(member, record, where)
+            self._judge(self.groups[record.group])
             expected = Report.COUNTED if pending else Report.LATE
         if expected is Report.LATE:
             self.num_late += 1
@@ -275,8 +219,7 @@ class Ledger:
     def _take(self, record: Batch) -> None:
         if record.step != self.step + 1:
             raise LedgerError(f"batch of step {record.step} after step {self.step}")
-        able = {group.number for group in self.ready()}
-        wrong = [number for number in record.groups if number not in able]
+        wrong = [number for number in record.groups if number not in self._able]
         if wrong or len(set(record.groups)) != len(record.groups):
             raise LedgerError(f"step {record.step} takes groups {wrong} that are not ready")
         for closed in record.closed:
@@ -288,6 +231,8 @@ class Ledger:
         if group is None:
             raise LedgerError(f"group {closed.group} ends as {closed.end}, but is not open")
         self.ends.set(closed.group, End(closed.end))
+        self._able.pop(closed.group, None)
+        self._due.pop(closed.group, None)
 
     def _publish(self, record: Published) -> None:
         if record.version <= self.version:
@@ -296,13 +241,19 @@ class Ledger:
         for group in self.groups.values():
             for member in group.members:
                 self._expire(member)
+            self._judge(group)
 
-    def _verdict(self, group: OpenGroup) -> Closed | None:
-        return group.verdict(
+    def _judge(self, group: OpenGroup) -> None:
+        """Once nobody is pending, a group is able to be trained or due to be closed."""
+        self._able.pop(group.number, None)
+        self._due.pop(group.number, None)
+        if any(member.state is MemberState.PENDING for member in group.members):
+            return
+        verdict = group.verdict(
             min_group_size=self.rules.min_group_size,
             filter_zero_variance=self.rules.filter_zero_variance,
         )
-
-
-def _quiet(group: OpenGroup) -> bool:
-    return all(member.state is not MemberState.PENDING for member in group.members)
+        if verdict is None:
+            self._able[group.number] = group
+        else:
+            self._due[group.number] = verdict

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consumers.trainer.batch.stats import batch_stats
+from consumers.trainer.books import Rules
 from consumers.trainer.evaluation import Evaluations
 from consumers.trainer.learn.learner import Learner, StepResult
-from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.saving import restore
 from consumers.trainer.screening import trajectory_of
 from consumers.trainer.shelf import Shelf

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consumers.trainer.books import Rules
 from consumers.trainer.chronicle import Chronicle
 from consumers.trainer.evaluation import Evaluations
 from consumers.trainer.learn import checkpoints
 from consumers.trainer.learn.durable_folders import step_folders
 from consumers.trainer.learn.learner import Learner
-from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.tally import Tally
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError

@@ -8,6 +8,7 @@ from typing import Any, Self
 from consumers.trainer.announce import Announcer
 from consumers.trainer.arrivals import Arrivals
 from consumers.trainer.begin import new_run_id
+from consumers.trainer.books import Rules
 from consumers.trainer.chronicle import Chronicle
 from consumers.trainer.clock import PausableClock
 from consumers.trainer.collect import Collector
@@ -17,7 +18,7 @@ from consumers.trainer.evaluation import Evaluations
 from consumers.trainer.fence import Fence
 from consumers.trainer.fleet import Fleet
 from consumers.trainer.learn.learner import Learner
-from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.loop import Loop
 from consumers.trainer.publish import Publisher
 from consumers.trainer.recovery import Recovered, recover

@@ -14,7 +14,7 @@ from infra.runs.metrics import read_metrics
 from schemas.headers import Headers
 from schemas.journal import Batch, Stepped
 from schemas.work import Credit
-from tests.integration.trainer.world import World, trajectory, working
+from tests.factories.world import World, trajectory, working
 
 pytestmark = pytest.mark.broker
 

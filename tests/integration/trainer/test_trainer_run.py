@@ -9,7 +9,7 @@ from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
 from schemas.control import Wanted
 from schemas.journal import Batch, Stepped
-from tests.integration.trainer.world import World, working
+from tests.factories.world import World, working
 
 pytestmark = pytest.mark.broker
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from consumers.trainer.books import Report
 from consumers.trainer.evaluation import Evaluations
-from consumers.trainer.ledger import Report
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Confirmed, Issued
 

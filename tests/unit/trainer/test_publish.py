@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from consumers.trainer.books import Rules
 from consumers.trainer.chronicle import Chronicle
 from consumers.trainer.evaluation import Evaluations
 from consumers.trainer.fence import Fence
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.policy import Policy
-from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.publish import Publisher
 from consumers.trainer.shelf import Shelf
 from infra.amqp.codec import decode

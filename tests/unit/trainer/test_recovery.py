@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from consumers.trainer.batch.groups import Group
+from consumers.trainer.books import Rules
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.policy import Policy
-from consumers.trainer.ledger import Ledger, Rules
+from consumers.trainer.ledger import Ledger
 from consumers.trainer.recovery import Recovered, recover
 from consumers.trainer.shelf import Shelf
 from consumers.trainer.stepping import members_of, take_step
@@ -25,7 +26,7 @@ from schemas.headers import Headers, Purpose
 from schemas.journal import Arrived, Batch, Closed, Confirmed, Issued, Opened, Published, Stepped
 from schemas.work import Credit, Trajectory
 from tests.factories.models import build
-from tests.integration.trainer.world import trajectory
+from tests.factories.world import trajectory
 
 NUM_STEPS = 3
 GROUP_SIZE = 2

@@ -8,7 +8,7 @@ from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope, Lease
 from schemas.headers import Headers, Purpose
 from schemas.work import Credit, Failure, FailureKind, Trajectory
-from tests.integration.trainer.world import VOCAB_SIZE, trajectory
+from tests.factories.world import VOCAB_SIZE, trajectory
 
 CREDIT = Credit(group=2, indexes=(0,), dataset_fingerprint="", seed=0, group_size=2)
 HEADERS = Headers(run_id="r", group=2, index=1, rollout_id="2.1", attempt=3)
