@@ -19,6 +19,7 @@ from schemas.headers import Headers
 
 logger = logging.getLogger(__name__)
 
+_GLANCE_S = 0.05
 _CUT_SHARE = 0.8
 """Of the grace time: for cuts to take effect. The rest is for what could not be cut."""
 
@@ -61,6 +62,8 @@ class Departure:
             tasks |= {asyncio.ensure_future(self._restart(held)) for held in stuck}
         await self._ended(tasks, self._grace_s * (1 - _CUT_SHARE))
         returning.cancel()
+        if final:
+            await self._reconnected(began + self._grace_s)
         left = sum(1 for held in self._slots if self._unconfirmed(held))
         logger.info(
             "handed over %d rollouts · %d not · %.2f s",
@@ -111,6 +114,14 @@ class Departure:
     def _in_loop(held: Held) -> bool:
         """Whether it still runs, rather than waiting for a confirm."""
         return held.runner is not None and not held.runner.done() and not held.publishing
+
+    async def _reconnected(self, deadline: float) -> None:
+        """Wait for a broker that is away: once it is back, what we held is with it again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not len(self._slots) or self._outbox.connected or loop.time() >= deadline:
+                return
+            await asyncio.sleep(_GLANCE_S)
 
     def _unconfirmed(self, held: Held) -> bool:
         return bool(self._slots.live(held)) or not self._outbox.connected

@@ -134,6 +134,24 @@ async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, 
         await body
 
 
+async def test_with_the_broker_back_within_the_grace_it_leaves_clean(
+    tmp_path: Path, serve: Any
+) -> None:
+    bench = bench_of(tmp_path, limits={"grace_s": 30.0})
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    bench.broker.connected = False
+    bench.broker.lose_deliveries()
+    bench.context.stop.set()
+    await asyncio.sleep(0.1)
+    assert not body.done()
+    bench.broker.connected = True
+    await body
+    assert len(bench.broker.queues["prompts"]) == 1, "the broker has it again"
+
+
 async def test_at_the_end_of_the_run_it_leaves_at_once(tmp_path: Path, serve: Any) -> None:
     bench = bench_of(tmp_path)
     bench.engine.hold_at = 3
