@@ -30,7 +30,6 @@ class Floor:
         drain_wanted: Set while the run wants everything handed over.
     """
 
-    engine: Engine
     limits: Limits
     counters: Counters
     slots: Slots
@@ -77,6 +76,20 @@ class Floor:
         return fields
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What nearly every part is given."""
+
+    context: RoleContext
+    limits: Limits
+    gate: Gate
+    counters: Counters
+    holds: Holds
+    fruitless: FruitlessCuts
+    slots: Slots
+    outbox: Outbox
+
+
 def build_floor(
     context: RoleContext,
     *,
@@ -98,54 +111,13 @@ def build_floor(
         newest: Reads the newest manifest of this run.
         prepare: Fetches and verifies a version, in a thread.
     """
-    broker, waits, worker = context.broker, context.waits, context.worker
-    counters, holds, fruitless = Counters(), Holds(), FruitlessCuts()
+    broker, counters, holds = context.broker, Counters(), Holds()
     slots = Slots(limits.slots, broker.held)
-    outbox = Outbox(broker=broker, slots=slots, counters=counters, worker=worker)
+    outbox = Outbox(broker=broker, slots=slots, counters=counters, worker=context.worker)
+    shared = _Shared(context, limits, gate, counters, holds, FruitlessCuts(), slots, outbox)
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-
-    def on_failed(error: BaseException) -> None:
-        if not failed.done():
-            failed.set_result(error)
-
-    def on_free() -> None:
-        if not slots.num_alone:
-            holds.put("alone", "")
-        holds.freed()
-
-    runner = Runner(
-        loop=loop,
-        slots=slots,
-        outbox=outbox,
-        counters=counters,
-        fruitless=fruitless,
-        worker=worker,
-        confirm_patience_s=limits.confirm_patience_s,
-        on_failed=on_failed,
-        on_free=on_free,
-    )
-    intake = Intake(
-        broker=broker,
-        slots=slots,
-        runner=runner,
-        outbox=outbox,
-        holds=holds,
-        foreign=context.foreign,
-        waits=waits,
-        limits=limits,
-    )
-    swap = Swap(
-        engine=engine,
-        slots=slots,
-        runner=runner,
-        outbox=outbox,
-        gate=gate,
-        holds=holds,
-        fruitless=fruitless,
-        counters=counters,
-        limits=limits,
-        on_sync=context.config.rollout.on_sync,
-    )
+    runner = _runner(shared, loop, failed)
+    swap = _swap(shared, engine, runner)
     departure = Departure(
         slots=slots, runner=runner, outbox=outbox, holds=holds, grace_s=limits.grace_s
     )
@@ -155,22 +127,11 @@ def build_floor(
         swap=swap,
         on_refused=departure.give_back_waiting,
         holds=holds,
-        waits=waits,
+        waits=context.waits,
         limits=limits,
     )
-    sweep = Sweep(
-        slots=slots,
-        runner=runner,
-        outbox=outbox,
-        intake=intake,
-        gate=gate,
-        holds=holds,
-        counters=counters,
-        waits=waits,
-        limits=limits,
-    )
+    intake = _intake(shared, runner)
     return Floor(
-        engine=engine,
         limits=limits,
         counters=counters,
         slots=slots,
@@ -181,8 +142,73 @@ def build_floor(
         intake=intake,
         swap=swap,
         sync=sync,
-        sweep=sweep,
+        sweep=_sweep(shared, runner, intake),
         departure=departure,
         failed=failed,
         drain_wanted=asyncio.Event(),
+    )
+
+
+def _runner(shared: _Shared, loop: Loop, failed: "asyncio.Future[BaseException]") -> Runner:
+    def on_failed(error: BaseException) -> None:
+        if not failed.done():
+            failed.set_result(error)
+
+    def on_free() -> None:
+        if not shared.slots.num_alone:
+            shared.holds.put("alone", "")
+        shared.holds.freed()
+
+    return Runner(
+        loop=loop,
+        slots=shared.slots,
+        outbox=shared.outbox,
+        counters=shared.counters,
+        fruitless=shared.fruitless,
+        worker=shared.context.worker,
+        confirm_patience_s=shared.limits.confirm_patience_s,
+        on_failed=on_failed,
+        on_free=on_free,
+    )
+
+
+def _swap(shared: _Shared, engine: Engine, runner: Runner) -> Swap:
+    return Swap(
+        engine=engine,
+        slots=shared.slots,
+        runner=runner,
+        outbox=shared.outbox,
+        gate=shared.gate,
+        holds=shared.holds,
+        fruitless=shared.fruitless,
+        counters=shared.counters,
+        limits=shared.limits,
+        on_sync=shared.context.config.rollout.on_sync,
+    )
+
+
+def _intake(shared: _Shared, runner: Runner) -> Intake:
+    return Intake(
+        broker=shared.context.broker,
+        slots=shared.slots,
+        runner=runner,
+        outbox=shared.outbox,
+        holds=shared.holds,
+        foreign=shared.context.foreign,
+        waits=shared.context.waits,
+        limits=shared.limits,
+    )
+
+
+def _sweep(shared: _Shared, runner: Runner, intake: Intake) -> Sweep:
+    return Sweep(
+        slots=shared.slots,
+        runner=runner,
+        outbox=shared.outbox,
+        intake=intake,
+        gate=shared.gate,
+        holds=shared.holds,
+        counters=shared.counters,
+        waits=shared.context.waits,
+        limits=shared.limits,
     )
