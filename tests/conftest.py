@@ -1,3 +1,3 @@
 """Fixtures shared by all tests."""
 
-pytest_plugins = ["tests.broker_fixtures"]
+pytest_plugins = ["tests.broker_fixtures", "tests.processes"]

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.processes import popen
+
 FRONT_DOOR = Path(__file__).with_name("toy_roles.py")
 RECIPE = """
 [run]
@@ -39,13 +41,12 @@ def start(folder: Path, *arguments: str, url: str = "") -> "subprocess.Popen[str
     environment = {k: v for k, v in os.environ.items() if k != "WARREN_BROKER_URL"}
     if url:
         environment["WARREN_BROKER_URL"] = url
-    return subprocess.Popen(
+    return popen(
         [sys.executable, str(FRONT_DOOR), *arguments],
         cwd=folder,
         env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
 
 
