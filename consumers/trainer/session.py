@@ -159,8 +159,8 @@ class Session:
         books = self._chronicle.ledger.books()
         books.check("at the end")
         await self._chronicle.commit()
+        await asyncio.to_thread(self._metrics.append, "end", self._loop.end_line())
         if done or self._announcer.told_to_stop:
-            await asyncio.to_thread(self._metrics.append, "end", self._loop.end_line())
             await self._announcer.farewell()
         logger.info(
             "%s: %d groups issued = %d trained + %d filtered + %d stale + %d dead + %d open",

@@ -198,3 +198,22 @@ async def test_a_full_disk_stops_before_acknowledging(
         state["full"] = False
         assert await asyncio.wait_for(trainer(config, resume=True), 60) == 0
     check_books(config, steps=3)
+
+
+@pytest.mark.timeout(200)
+async def test_told_to_leave_it_saves_and_the_run_stays_open(recipe, spawn, connect) -> None:
+    """SIGTERM ends this trainer, not the run: nobody hears `stopped`, and --resume goes on."""
+    config = recipe(run={"steps": 8})
+    async with working(World(await connect(app_id="world/0"), delay_s=0.02)) as world:
+        child = spawn(config)
+        await world.until(lambda: world.version >= 1, 100)
+        child.terminate()
+        assert await asyncio.to_thread(child.wait, 60) == 0
+        assert not world.over
+        (end,) = read_metrics(RunFolder.of(config).metrics, "end")
+        assert end["balanced"] and end["step"] < 8
+        assert (RunFolder.of(config).checkpoints / f"step_{end['step']}").is_dir()
+        child = spawn(config, resume=True)
+        await world.until(lambda: world.over, 100)
+        assert await asyncio.to_thread(child.wait, 60) == 0
+    check_books(config, steps=8)
