@@ -126,7 +126,7 @@ async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, 
     bench.broker.put("prompts", task(0))
     body = serve(bench)
     await running(bench, 1)
-    bench.broker.connected = False
+    bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.broker.queues["prompts"].clear()
     bench.context.stop.set()
@@ -142,7 +142,7 @@ async def test_with_the_broker_back_within_the_grace_it_leaves_clean(
     bench.broker.put("prompts", task(0))
     body = serve(bench)
     await running(bench, 1)
-    bench.broker.connected = False
+    bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.context.stop.set()
     await asyncio.sleep(0.1)
