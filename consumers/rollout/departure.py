@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from consumers.rollout.agents.state import CutReason
+from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.gate import Holds
-from consumers.rollout.outbox import Outbox
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
 from infra.roles.errors import LeftWithoutHandover

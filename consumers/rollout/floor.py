@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumers.rollout.counters import Counters
+from consumers.rollout.delivery.intake import Intake
+from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.departure import Departure
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.gate import Gate, Holds
-from consumers.rollout.intake import Intake
 from consumers.rollout.limits import Limits
-from consumers.rollout.outbox import Outbox
 from consumers.rollout.progress import FruitlessCuts
 from consumers.rollout.runner import Loop, Runner
 from consumers.rollout.slots import Slots

@@ -16,8 +16,8 @@ from typing import Protocol
 from consumers.rollout.agents.record import to_snapshot
 from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
 from consumers.rollout.counters import Counters
+from consumers.rollout.delivery.outbox import Outbox, Sent
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.outbox import Outbox, Sent
 from consumers.rollout.progress import FruitlessCuts
 from consumers.rollout.slots import Held, Outcome, Slots, Work
 from schemas.headers import Headers

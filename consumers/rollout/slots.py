@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from consumers.rollout.agents.state import RolloutFailed, RolloutState
-from consumers.rollout.poison import Returns, Verdict
+from consumers.rollout.delivery.poison import Returns, Verdict
 from infra.amqp.message import Delivery
 from schemas.headers import Headers
 from schemas.work import Rollout, RolloutTask, Snapshot

@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack
 
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.counters import Counters
+from consumers.rollout.delivery.intake import Intake
+from consumers.rollout.delivery.outbox import Outbox
+from consumers.rollout.delivery.reading import closed_early
 from consumers.rollout.gate import Gate, Holds
-from consumers.rollout.intake import Intake
 from consumers.rollout.limits import Limits
-from consumers.rollout.outbox import Outbox
-from consumers.rollout.reading import closed_early
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
 from infra.observe.waits import Waits

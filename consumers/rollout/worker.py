@@ -100,6 +100,17 @@ def prompt_ids(config: RunConfig, task: RolloutTask) -> list[int]:
     return Renderer.load(Path(config.model.path)).prompt(list(agent.opening()), specs)
 
 
+def answer_ids(config: RunConfig, text: str) -> list[int]:
+    """An assistant turn that says `text`, as the policy would write it, with its end.
+
+    Raises:
+        ConfigError: The model folder has no tokenizer.
+    """
+    from infra.text.renderer import Renderer
+
+    return Renderer.load(Path(config.model.path)).answer(text)
+
+
 async def body(context: RoleContext) -> None:
     """The role's body."""
     await serve_rollouts(context)

@@ -2,11 +2,11 @@
 
 import logging
 
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
-from consumers.trainer.fleet import Fleet
-from consumers.trainer.group import MemberState, OpenGroup
-from consumers.trainer.staleness import must_wait_for
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.books.group import MemberState, OpenGroup
+from consumers.trainer.books.staleness import must_wait_for
+from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.fleet import Fleet
 from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
 

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from typing import Any
 
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
-from consumers.trainer.credits import Credits
+from consumers.trainer.arriving.chronicle import Chronicle
 from consumers.trainer.report import eval_line
+from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.credits import Credits
 from infra.roles.context import RoleContext
 from infra.runs.metrics import MetricsFile
 from schemas.journal import Evaluated

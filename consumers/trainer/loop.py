@@ -19,20 +19,20 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.batch.stats import batch_stats
-from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.books.ends import End
+from consumers.trainer.books.group import OpenGroup
 from consumers.trainer.collect import Collector
-from consumers.trainer.credits import Credits
-from consumers.trainer.ends import End
 from consumers.trainer.evaluating import Evaluator
-from consumers.trainer.group import OpenGroup
 from consumers.trainer.learn.learner import Learner, StepResult
 from consumers.trainer.publish import Publisher
 from consumers.trainer.report import step_line
 from consumers.trainer.saving import Saver
+from consumers.trainer.steering.credits import Credits
 from consumers.trainer.stepping import members_of, take_step
-from consumers.trainer.tally import Tally
 from infra.roles.context import RoleContext
 from infra.runs.metrics import MetricsFile
 from schemas.journal import Batch, Closed, Stepped

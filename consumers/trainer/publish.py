@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 
-from consumers.trainer.chronicle import Chronicle
+from consumers.trainer.arriving.chronicle import Chronicle
 from consumers.trainer.learn.learner import Learner
 from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing

@@ -10,16 +10,16 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from consumers.trainer.arriving.screening import trajectory_of
+from consumers.trainer.arriving.shelf import Shelf
+from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.batch.stats import batch_stats
-from consumers.trainer.books import Rules
-from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.evaluation import Evaluations
+from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn.learner import Learner, StepResult
-from consumers.trainer.ledger import Ledger
 from consumers.trainer.saving import restore
-from consumers.trainer.screening import trajectory_of
-from consumers.trainer.shelf import Shelf
 from consumers.trainer.stepping import members_of, take_step
-from consumers.trainer.tally import Tally
 from infra.roles.context import RoleContext
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader, Position
 from schemas.headers import Purpose

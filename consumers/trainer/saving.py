@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.trainer.books import Rules
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.arriving.tally import Tally
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.evaluation import Evaluations
+from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn import checkpoints
 from consumers.trainer.learn.durable_folders import step_folders
 from consumers.trainer.learn.learner import Learner
-from consumers.trainer.ledger import Ledger
-from consumers.trainer.tally import Tally
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
 from infra.runs.journal_reader import Position

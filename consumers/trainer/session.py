@@ -5,27 +5,27 @@ import logging
 from dataclasses import asdict
 from typing import Any, Self
 
-from consumers.trainer.announce import Announcer
-from consumers.trainer.arrivals import Arrivals
+from consumers.trainer.arriving.arrivals import Arrivals
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.arriving.shelf import Shelf
+from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.begin import new_run_id
-from consumers.trainer.books import Rules
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.evaluation import Evaluations
+from consumers.trainer.books.ledger import Ledger
+from consumers.trainer.books.reissue import Reissuer
 from consumers.trainer.collect import Collector
-from consumers.trainer.credits import Credits
 from consumers.trainer.evaluating import Evaluator
-from consumers.trainer.evaluation import Evaluations
-from consumers.trainer.fence import Fence
-from consumers.trainer.fleet import Fleet
 from consumers.trainer.learn.learner import Learner
-from consumers.trainer.ledger import Ledger
 from consumers.trainer.loop import Loop
 from consumers.trainer.publish import Publisher
 from consumers.trainer.recovery import Recovered, recover
-from consumers.trainer.reissue import Reissuer
 from consumers.trainer.saving import Saver
-from consumers.trainer.shelf import Shelf
-from consumers.trainer.tally import Tally
+from consumers.trainer.steering.announce import Announcer
+from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.credits import Credits
+from consumers.trainer.steering.fence import Fence
+from consumers.trainer.steering.fleet import Fleet
 from infra.roles.context import RoleContext
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal

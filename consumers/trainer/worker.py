@@ -57,10 +57,10 @@ def run(
 async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) -> None:
     """The role's body."""
     from consumers.trainer.begin import has_history, make_place
-    from consumers.trainer.fence import hold_queue
     from consumers.trainer.learn.learner import Learner
     from consumers.trainer.learn.policy import Policy
     from consumers.trainer.session import Session
+    from consumers.trainer.steering.fence import hold_queue
 
     if resume and purge:
         raise ConfigError("--resume and --purge exclude each other")

@@ -15,7 +15,7 @@ from infra.amqp.broker_container import Container
 from infra.amqp.broker_install import Install, find_install, not_installed
 from infra.amqp.child import Child
 from infra.amqp.errors import LocalBrokerFailed, ManagementUnreachable
-from infra.amqp.ports import Ports, find_ports, is_free
+from infra.amqp.ports import Ports, around, find_ports, is_free
 from infra.amqp.url import make_url, management_url
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class LocalBroker:
     """A RabbitMQ node of our own. Blocking: call it from a thread when a loop is running.
 
     The node and its port mapper are our children and end with us, whatever ends us. Its data
-    stays in the folder: the next start finds it again.
+    stays in the folder: the next start finds it again, on the same ports while they are free.
 
     Args:
         folder: Data, logs and credentials (mode 0700).
@@ -73,19 +73,23 @@ class LocalBroker:
         if self.running:
             return self._url
         self._take_folder()
+        self.kill()  # a port mapper may be left of a node that has ended
         try:
             self._install = self._install or find_install()
             if self._install is None and not Container.available():
                 raise not_installed()
             deadline = time.monotonic() + timeout_s
             for _ in range(_START_ATTEMPTS):
-                self._launch(self.ports or find_ports())
+                ports = self.ports or self._former_ports() or find_ports()
+                self._launch(ports)
                 if self._wait_ready(deadline):
                     self._settle_streams()
+                    _write(self.folder / "ports.json", json.dumps({"amqp": ports.amqp}))
                     return self._url
                 logger.info("a port of the private broker was taken; trying others")
                 self.kill()
                 self.ports = None
+                (self.folder / "ports.json").unlink(missing_ok=True)
             raise LocalBrokerFailed(f"no free ports in {_START_ATTEMPTS} attempts")
         except BaseException:
             self.kill()
@@ -113,6 +117,14 @@ class LocalBroker:
         if self.running:
             self.stop()
         return self.start(timeout_s)
+
+    def _former_ports(self) -> Ports | None:
+        """Those of the node that ran here before, while they are free: its clients look there."""
+        try:
+            ports = around(json.loads((self.folder / "ports.json").read_text())["amqp"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return ports if all(is_free(port) for port in ports.all()) else None
 
     def _take_folder(self) -> None:
         if self._lock is not None:

@@ -31,6 +31,9 @@ class RolloutWorker(Protocol):
     def prompt_ids(self, config: RunConfig, task: RolloutTask) -> list[int]:
         """The prompt as the engine gets it."""
 
+    def answer_ids(self, config: RunConfig, text: str) -> list[int]:
+        """An assistant turn that says `text`, with its end."""
+
 
 class Score(Protocol):
     """What a reward came to."""
@@ -76,16 +79,20 @@ def check_gold(
     if gold is None:
         return "row 0 has no ground truth: the reward functions were not tried"
     text = gold if isinstance(gold, str) else str(gold)
-    rollout = gold_rollout(task, worker.prompt_ids(config, task), text)
+    rollout = gold_rollout(
+        task, worker.prompt_ids(config, task), text, worker.answer_ids(config, text)
+    )
     reward = rewards.try_out(config, rollout).reward
     advice = "" if reward > 0 else ": do the functions expect more than the bare answer?"
     return f"the answer of row 0, {text[:40]!r}, scores {reward:g}{advice}"
 
 
-def gold_rollout(task: RolloutTask, prompt_ids: list[int], answer: str) -> Rollout:
-    """A rollout that says nothing but the answer, in one token."""
-    ids = np.array([*prompt_ids, 0], dtype=np.int32)
-    num_prompt = len(prompt_ids)
+def gold_rollout(
+    task: RolloutTask, prompt_ids: list[int], answer: str, answer_ids: list[int]
+) -> Rollout:
+    """A rollout that says nothing but the answer."""
+    ids = np.array([*prompt_ids, *answer_ids], dtype=np.int32)
+    num_prompt, num_answer = len(prompt_ids), len(answer_ids)
     progress = Progress(
         num_prompt_tokens=num_prompt,
         turns=(
@@ -93,14 +100,14 @@ def gold_rollout(task: RolloutTask, prompt_ids: list[int], answer: str) -> Rollo
             Turn(
                 kind=TurnKind.ASSISTANT,
                 start=num_prompt,
-                stop=num_prompt + 1,
+                stop=num_prompt + num_answer,
                 finish_reason="stop",
             ),
         ),
         messages=(*task.messages, ChatMessage(role=Speaker.ASSISTANT, content=answer)),
         tokens=Tokens(
-            mask=((0, num_prompt), (1, 1)),
-            versions=((-1, num_prompt), (0, 1)),
+            mask=((0, num_prompt), (1, num_answer)),
+            versions=((-1, num_prompt), (0, num_answer)),
             token_ids=ids,
             logprobs=np.zeros(len(ids), dtype=np.float32),
         ),

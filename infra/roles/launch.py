@@ -85,6 +85,7 @@ def _run_roles(
         sampler = ResourceSampler(folder.root / "resources.jsonl", roots=roots, own=os.getpid())
 
         def each_tick() -> None:
+            broker.look_after()
             relay.pump()
             sampler.tick()
 

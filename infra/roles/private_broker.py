@@ -1,32 +1,77 @@
 """The broker of a run: the configured one, or a private node for as long as it is needed."""
 
+from __future__ import annotations
+
 import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from infra.observe.logs import set_up_logging
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
-from infra.roles.errors import ConfigError, ExitCode
+from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
 from infra.roles.lifecycle import report
 from infra.roles.run_folder import write_atomically
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
+if TYPE_CHECKING:
+    from infra.amqp.local_broker import LocalBroker
+
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 90.0
+_MAX_DEATHS = 5
+_WATCH_S = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunBroker:
-    """Where it is, and the processes that are ours."""
+    """Where a run's broker is.
 
-    url: str
-    private: bool
-    pids: tuple[int, ...] = ()
+    Args:
+        url: AMQP URL.
+        node: The node, if it is ours.
+    """
+
+    def __init__(self, url: str, node: LocalBroker | None = None) -> None:
+        self.url = url
+        self._node = node
+        self._deaths = 0
+
+    @property
+    def private(self) -> bool:
+        """Whether the node is ours."""
+        return self._node is not None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes of our node."""
+        return () if self._node is None else self._node.pids
+
+    def look_after(self) -> None:
+        """Start our node again, on its data and ports, if it has ended. Blocks while it starts.
+
+        Raises:
+            BrokerUnreachable: It ends again and again, or lost its ports to somebody else.
+        """
+        node = self._node
+        if node is None or node.running:
+            return
+        self._deaths += 1
+        if self._deaths > _MAX_DEATHS:
+            raise BrokerUnreachable(
+                f"the private broker has ended {self._deaths} times",
+                hint=f"its logs are in {node.folder / 'log'}; is there enough memory and disk?",
+            )
+        logger.warning("the private broker has ended; starting it again on its data")
+        if node.start(_START_TIMEOUT_S) != self.url:
+            raise BrokerUnreachable(
+                "the private broker cannot come back: another process took its port",
+                hint="go on with --resume",
+            )
+        logger.info("the private broker serves again")
 
 
 @contextmanager
@@ -38,7 +83,7 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
     """
     url = configured_url(config)
     if url:
-        yield RunBroker(url=url, private=False)
+        yield RunBroker(url)
         return
     from infra.amqp.local_broker import LocalBroker
 
@@ -47,7 +92,7 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
     url = node.start(_START_TIMEOUT_S)
     try:
         write_atomically(folder.broker_url, url + "\n", mode=0o600)
-        yield RunBroker(url=url, private=True, pids=node.pids)
+        yield RunBroker(url, node)
     finally:
         folder.broker_url.unlink(missing_ok=True)
         logger.info("stopping the private broker")
@@ -72,7 +117,8 @@ def run_broker(config: RunConfig) -> int:
 
             logger.info("serving %s for %s", mask_url(broker.url), folder.root)
             logger.info("management %s", mask_url(management_url(broker.url)))
-            told.wait()
+            while not told.wait(_WATCH_S):
+                broker.look_after()
             logger.info("stopping")
     except Exception as error:
         return report(error)

@@ -99,6 +99,12 @@ class Renderer:
             return token_ids[1:]
         return token_ids
 
+    def answer(self, text: str) -> list[int]:
+        """Token ids of a whole assistant turn that says `text`, with the token that ends it."""
+        end = self.delta([ChatMessage(role=Speaker.USER, content=text)], ended_by=None)[:1]
+        ended_by = end[0] if end and end[0] in self.eos_token_ids else min(self.eos_token_ids)
+        return [*self._encode(text), ended_by]
+
     def decode(self, token_ids: Sequence[int], *, skip_special: bool) -> str:
         """Text of the tokens, as they are: no spaces are cleaned up."""
         return str(

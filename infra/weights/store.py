@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,10 +120,7 @@ class WeightStore:
                 incarnation=incarnation,
                 step=step,
                 folder=name,
-                files=tuple(
-                    WeightFile(name=file, size_bytes=size, sha256=digest)
-                    for file, size, digest in files
-                ),
+                files=_described(files),
                 fingerprint=fingerprint(ready),
             )
             self._manifests.create(published)
@@ -188,6 +185,10 @@ def _version_of(name: str) -> int | None:
 def _is_disk_error(error: BaseException) -> bool:
     """Safetensors reports a failed write as an error of its own."""
     return type(error).__name__ == "SafetensorError"
+
+
+def _described(files: "Iterable[tuple[str, int, str]]") -> tuple[WeightFile, ...]:
+    return tuple(WeightFile(name=name, size_bytes=size, sha256=sha) for name, size, sha in files)
 
 
 def _hint(error: BaseException) -> str:

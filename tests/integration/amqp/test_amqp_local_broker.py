@@ -149,3 +149,18 @@ async def test_management_shows_the_queues(
     assert {"prompts", "cancel_queue", "rollouts", "dead_letters", "recording"} <= names
     assert management.alarms() == []
     assert management.version() == ".".join(map(str, broker.version))
+
+
+def test_a_node_comes_back_on_its_ports_for_another_owner(killable_node: LocalBroker) -> None:
+    url, folder = killable_node.url, killable_node.folder
+    os.kill(killable_node.pids[0], signal.SIGKILL)
+    while killable_node.running:
+        time.sleep(0.01)
+    killable_node.start(120.0)  # its port mapper was still there
+    assert killable_node.url == url
+    killable_node.stop()
+    node = LocalBroker(folder)
+    try:
+        assert node.start(120.0) == url
+    finally:
+        node.kill()

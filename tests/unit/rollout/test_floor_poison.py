@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.rollout.poison import Returns, Verdict
+from consumers.rollout.delivery.poison import Returns, Verdict
 from schemas.headers import Headers
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from consumers.trainer.books import Rules
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.evaluation import Evaluations
-from consumers.trainer.fence import Fence
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.arriving.shelf import Shelf
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.evaluation import Evaluations
+from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.policy import Policy
-from consumers.trainer.ledger import Ledger
 from consumers.trainer.publish import Publisher
-from consumers.trainer.shelf import Shelf
+from consumers.trainer.steering.fence import Fence
 from infra.amqp.codec import decode
 from infra.amqp.message import Outgoing
 from infra.observe.waits import Waits

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.batch.groups import Group
-from consumers.trainer.books import Rules
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.policy import Policy
-from consumers.trainer.ledger import Ledger
 from consumers.trainer.recovery import Recovered, recover
-from consumers.trainer.shelf import Shelf
 from consumers.trainer.stepping import members_of, take_step
 from infra.amqp.codec import encode
 from infra.observe.waits import Waits

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from consumers.trainer.clock import Bell, PausableClock
-from consumers.trainer.fruitless import Fruitless
-from consumers.trainer.group import Member, MemberState, OpenGroup
-from consumers.trainer.reissue import Silence
+from consumers.trainer.books.fruitless import Fruitless
+from consumers.trainer.books.group import Member, MemberState, OpenGroup
+from consumers.trainer.books.reissue import Silence
+from consumers.trainer.steering.clock import Bell, PausableClock
 from schemas.journal import Closed
 
 

@@ -222,3 +222,10 @@ def test_rendering_needs_no_torch(tmp_path):
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_answer_ends_as_the_template_ends_a_turn(chatml, compact):
+    assert text_of(chatml, chatml.answer("4 é")) == "4 é<|im_end|>"
+    answer = compact.answer("12")
+    assert text_of(compact, answer[:-1]) == "12"
+    assert answer[-1] in compact.eos_token_ids

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.trainer.ends import End, Ends
+from consumers.trainer.books.ends import End, Ends
 
 
 @given(st.dictionaries(st.integers(0, 400), st.sampled_from(End)))

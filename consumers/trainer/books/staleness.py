@@ -12,7 +12,7 @@ With at most `(1 + max_staleness) x groups_per_step` groups outstanding, and
 import math
 from collections.abc import Collection, Sequence
 
-from consumers.trainer.group import MemberState, OpenGroup
+from consumers.trainer.books.group import MemberState, OpenGroup
 
 
 def must_wait_for(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from consumers.trainer.ends import End
+from consumers.trainer.books.ends import End
 from infra.runs.journal_reader import Position
 from schemas.journal import Closed
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from consumers.trainer.books import Rules
-from consumers.trainer.ledger import Ledger
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.ledger import Ledger
 from infra.runs.journal_reader import Position
 from schemas.headers import Purpose
 from schemas.journal import (

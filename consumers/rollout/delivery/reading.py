@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from consumers.rollout.poison import Returns, Verdict
+from consumers.rollout.delivery.poison import Returns, Verdict
+from consumers.rollout.delivery.snapshots import marks_of
 from consumers.rollout.slots import Held, Work
-from consumers.rollout.snapshots import marks_of
 from infra.amqp.codec import decode
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery

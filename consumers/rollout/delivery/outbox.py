@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from consumers.rollout.agents.state import RolloutFailed
 from consumers.rollout.counters import Counters
+from consumers.rollout.delivery.snapshots import outgoing, unchanged
 from consumers.rollout.slots import Held, Outcome, Slots
-from consumers.rollout.snapshots import outgoing, unchanged
 from infra.amqp.connection import Broker
 from infra.amqp.dead import give_up
 from infra.amqp.errors import MessageTooLarge, PublishTimeout, Unroutable

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 
-from consumers.trainer.books import Report
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
-from consumers.trainer.group import MemberState
-from consumers.trainer.screening import Screened, screen_failure, screen_trajectory
-from consumers.trainer.tally import Tally
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.arriving.screening import Screened, screen_failure, screen_trajectory
+from consumers.trainer.arriving.tally import Tally
+from consumers.trainer.books.balance import Report
+from consumers.trainer.books.group import MemberState
+from consumers.trainer.steering.clock import PausableClock
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery

@@ -12,10 +12,8 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from consumers.rollout.gate import Holds
-from consumers.rollout.limits import Limits
-from consumers.rollout.outbox import Outbox
-from consumers.rollout.reading import (
+from consumers.rollout.delivery.outbox import Outbox
+from consumers.rollout.delivery.reading import (
     QUEUES,
     Refused,
     closed_early,
@@ -24,6 +22,8 @@ from consumers.rollout.reading import (
     supersedes,
     take_up,
 )
+from consumers.rollout.gate import Holds
+from consumers.rollout.limits import Limits
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
 from infra.amqp.connection import Broker

@@ -13,9 +13,9 @@ does no I/O, so applying the journal again gives the same ledger.
 
 from typing import Any
 
-from consumers.trainer.books import Books, Report, Rules
-from consumers.trainer.ends import End, Ends
-from consumers.trainer.group import Member, MemberState, OpenGroup
+from consumers.trainer.books.balance import Books, Report, Rules
+from consumers.trainer.books.ends import End, Ends
+from consumers.trainer.books.group import Member, MemberState, OpenGroup
 from infra.roles.errors import WarrenError
 from infra.runs.journal_reader import Position
 from schemas.headers import Purpose

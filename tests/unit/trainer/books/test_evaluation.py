@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from consumers.trainer.books import Report
-from consumers.trainer.evaluation import Evaluations
+from consumers.trainer.books.balance import Report
+from consumers.trainer.books.evaluation import Evaluations
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Confirmed, Issued
 

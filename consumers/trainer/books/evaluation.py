@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumers.trainer.books import Report
+from consumers.trainer.books.balance import Report
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Confirmed, Evaluated, Issued, JournalRecord
 

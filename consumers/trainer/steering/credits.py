@@ -11,9 +11,9 @@ import logging
 import math
 from collections.abc import Sequence
 
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
-from consumers.trainer.staleness import min_version_at_issue
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.books.staleness import min_version_at_issue
+from consumers.trainer.steering.clock import PausableClock
 from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
 from infra.roles.context import RoleContext

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.trainer.group import Member, MemberState, OpenGroup
-from consumers.trainer.staleness import min_version_at_issue, must_wait_for
+from consumers.trainer.books.group import Member, MemberState, OpenGroup
+from consumers.trainer.books.staleness import min_version_at_issue, must_wait_for
 
 
 def group(number: int, bound: int, *, done: bool) -> OpenGroup:

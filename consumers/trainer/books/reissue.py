@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
-from consumers.trainer.credits import Credits
-from consumers.trainer.fleet import Fleet
-from consumers.trainer.group import MemberState, OpenGroup
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.books.group import MemberState, OpenGroup
+from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.credits import Credits
+from consumers.trainer.steering.fleet import Fleet
 from infra.amqp.topology import WORK_QUEUES
 from infra.roles.context import RoleContext
 

@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from consumers.trainer.books import Report
-from consumers.trainer.group import MemberState
-from consumers.trainer.ledger import Ledger, LedgerError
+from consumers.trainer.books.balance import Report
+from consumers.trainer.books.group import MemberState
+from consumers.trainer.books.ledger import Ledger, LedgerError
 from infra.roles.errors import BooksDoNotBalance
 from schemas.journal import Batch, Closed, Confirmed, GroupsClosed, Issued, Published
-from tests.unit.trainer.ledger_runs import GROUP_SIZE, History, actions, arrived, rules
+from tests.unit.trainer.books.ledger_runs import GROUP_SIZE, History, actions, arrived, rules
 
 
 def issued(**changes: object) -> History:

@@ -7,14 +7,14 @@ What is in memory may run ahead of the disk by one fsync; what others see never 
 
 import logging
 
-from consumers.trainer.books import Report
-from consumers.trainer.clock import Bell
-from consumers.trainer.evaluation import Evaluations
-from consumers.trainer.fence import Fence
-from consumers.trainer.fruitless import Fruitless
-from consumers.trainer.group import MemberState
-from consumers.trainer.ledger import Ledger
-from consumers.trainer.shelf import Shelf
+from consumers.trainer.arriving.shelf import Shelf
+from consumers.trainer.books.balance import Report
+from consumers.trainer.books.evaluation import Evaluations
+from consumers.trainer.books.fruitless import Fruitless
+from consumers.trainer.books.group import MemberState
+from consumers.trainer.books.ledger import Ledger
+from consumers.trainer.steering.clock import Bell
+from consumers.trainer.steering.fence import Fence
 from infra.runs.journal import Journal
 from schemas.journal import Batch, Closed, GroupsClosed, JournalRecord
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.trainer.screening import screen_failure, screen_trajectory, trajectory_of
+from consumers.trainer.arriving.screening import screen_failure, screen_trajectory, trajectory_of
 from infra.amqp.codec import encode
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope, Lease

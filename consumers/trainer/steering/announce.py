@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
-from consumers.trainer.chronicle import Chronicle
-from consumers.trainer.clock import PausableClock
+from consumers.trainer.arriving.chronicle import Chronicle
+from consumers.trainer.steering.clock import PausableClock
 from infra.amqp.codec import encode
 from infra.amqp.errors import PublishTimeout
 from infra.amqp.message import Outgoing

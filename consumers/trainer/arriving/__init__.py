@@ -1,0 +1,1 @@
+"""Trajectories, failures and evaluations in: screened, journaled, then acknowledged."""

@@ -1,0 +1,1 @@
+"""What became of every credit and evaluation: pure state, fed by the journal's records."""
