@@ -23,14 +23,13 @@ from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.headers import Purpose
 from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling, Snapshot, Trajectory
+from tests.unit.rollout.fake_broker import FakeBroker
 
 RUN_ID = "run-1"
 EOS = 2
 PROMPT = (1, 3, 4)
 QUEUE_OF = {key: queue for queue, key in WORK_KEYS.items()}
 MODELS = {m.__name__: m for m in (RolloutTask, Snapshot, Rollout, Trajectory, Failure)}
-
-
 
 
 class RuleEngine:
@@ -51,7 +50,6 @@ class RuleEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.interrupted: list[str] = []
         self._changed = asyncio.Event()
-from tests.unit.rollout.fake_broker import FakeBroker
 
     def release(self, hold_at: int | None = None) -> None:
         self.hold_at = hold_at
