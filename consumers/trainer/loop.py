@@ -187,6 +187,7 @@ class Loop:
             "version": version,
             **closed,
             "groups/open": len(self._chronicle.ledger.groups),
+            **self._tally.since_last(),
             **batch_stats(groups, version),
             **result.metrics,
         }
@@ -204,4 +205,4 @@ class Loop:
         await asyncio.to_thread(self._metrics.append, "step", line)
         num_steps = self._ctx.config.run.steps
         logger.info("%s", step_line(line, num_steps=num_steps, before=self._reward))
-        self._reward = line["reward/mean"]
+        self._reward = line.get("arrived/reward", self._reward)

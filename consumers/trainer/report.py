@@ -13,10 +13,13 @@ def step_line(values: Mapping[str, Any], *, num_steps: int, before: float | None
     Args:
         values: The step's metrics.
         num_steps: Of the run.
-        before: Mean reward of the step before, for the arrow.
+        before: The reward that the line before showed, for the arrow.
+
+    The reward is of all trajectories that arrived since the step before: those trained on are
+    only the groups with unequal rewards, whose mean hides how well the policy does.
     """
     get = values.get
-    reward = get("reward/mean", 0.0)
+    reward = get("arrived/reward", get("reward/mean", 0.0))
     arrow = "" if before is None or reward == before else " ▲" if reward > before else " ▼"
     trained = int(get("groups/trained", 0))
     closed = trained + int(get("groups/filtered", 0) + get("groups/stale", 0))
@@ -27,7 +30,7 @@ def step_line(values: Mapping[str, Any], *, num_steps: int, before: float | None
         f"reward {reward:.3f}{arrow}",
         f"trainable {trained}/{closed}",
         f"staleness {get('staleness/mean', 0.0):.1f} max {get('staleness/max', 0.0):.0f}",
-        f"interrupted {int(get('rollout/interruptions', 0))}",
+        f"interrupted {int(get('arrived/interruptions', 0))}",
         f"loss {get('train/loss', 0.0):.4f}",
         f"entropy {get('train/entropy', 0.0):.2f}",
         f"kl {get('train/kl', 0.0):.1e}",

@@ -12,6 +12,8 @@ class Tally:
 
     def __init__(self, counts: dict[str, float] | None = None) -> None:
         self._counts: Counter[str] = Counter(counts or {})
+        self._rewards: list[float] = []
+        self._num_cut = 0
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one trajectory."""
@@ -19,6 +21,9 @@ class Tally:
         progress = rollout.progress
         cuts = progress.interruptions
         carried = int(progress.tokens.mask_array[: cuts[-1].at_token].sum()) if cuts else 0
+        if rollout.purpose is Purpose.TRAIN:
+            self._rewards.append(trajectory.reward)
+            self._num_cut += len(cuts)
         prefix = "eval/" if rollout.purpose is Purpose.EVAL else ""
         self._counts.update(
             {
@@ -35,6 +40,16 @@ class Tally:
     def count(self, what: str) -> None:
         """Count something else: `late`, `given_up`, ..."""
         self._counts[f"total/{what}"] += 1
+
+    def since_last(self) -> dict[str, float]:
+        """Of all that arrived since the last call, trained on or filtered: how many, how often
+        they were cut, and their mean reward (absent when nothing came)."""
+        rewards, num_cut = self._rewards, self._num_cut
+        self._rewards, self._num_cut = [], 0
+        values = {"arrived/trajectories": float(len(rewards)), "arrived/interruptions": num_cut}
+        if rewards:
+            values["arrived/reward"] = sum(rewards) / len(rewards)
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """By name."""

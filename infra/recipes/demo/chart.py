@@ -73,7 +73,7 @@ def table(evals: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _series(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    found = [("reward/mean", "reward of trained groups", "C0-")]
+    found = [("arrived/reward", "reward of all rollouts", "C0-")]
     called = sorted({key for step in steps for key in step if key.endswith("/called")})
     found += [(key, "calculator asked", "C1--") for key in called[:1]]
     return [entry for entry in found if any(s.get(entry[0]) is not None for s in steps)]
