@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Warren's front door: `run.py up RECIPE` starts everything, `run.py --help` lists the rest."""
 
+import atexit
+import logging
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from infra.roles.cli import main
@@ -20,5 +24,15 @@ def cli() -> int:
     return main(sys.argv[1:], roles=ROLES, entry=Path(__file__).resolve())
 
 
+def leave(code: int) -> None:
+    """End this process. Taking the interpreter apart costs seconds once torch is loaded."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(cli())
+    leave(cli())

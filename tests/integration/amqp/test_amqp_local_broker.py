@@ -1,6 +1,7 @@
 """The private node: starts anywhere, harms nobody, leaves nothing."""
 
 import json
+import os
 import signal
 import stat
 import subprocess
