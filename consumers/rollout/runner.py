@@ -110,20 +110,23 @@ class Runner:
     ) -> list[asyncio.Event]:
         """Cut rollouts; each event is set once that cut is confirmed, refused or came too late."""
         events = []
-        states = []
+        asked = []
         for one in held:
             if (state := one.interruptible) is None or not state.interruptible(reason):
                 continue
             one.cut_version = version
             one.cut_settled = one.cut_settled or asyncio.Event()
             events.append(one.cut_settled)
-            states.append(state)
-        cuts = (self._loop.cut(state, reason) for state in states)
+            asked.append((one, state))
+        cuts = (self._loop.cut(state, reason) for _, state in asked)
         for error in await asyncio.gather(*cuts, return_exceptions=True):
             if isinstance(error, EngineFailed):
                 self._on_failed(error)
             elif error is not None:
                 raise error
+        for one, state in asked:
+            if one.state is state and state.cut_reason is None:  # its turn ended meanwhile
+                one.settle_cut()
         return events
 
     def abandon(self, held: Held) -> None:

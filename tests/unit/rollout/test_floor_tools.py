@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from consumers.rollout.agents.state import CutReason
 from consumers.rollout.tools.tool import Tool, tool
 from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, task
 
@@ -111,3 +112,32 @@ async def test_a_pinned_rollout_stays_over_swaps_and_leaves_as_its_task(tmp_path
         bench.broker.giving = False
         await bench.floor.departure.leave()
         assert bench.broker.bodies("prompts") == [slow.task(0)]
+
+
+async def test_a_cut_for_which_the_turn_ended_too_early_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The turn ends between the choice of what to cut and the cut itself; its tool then takes
+    as long as it likes."""
+    slow, bench = Slow(), Bench(tmp_path)
+    slow.give_to(bench)
+    bench.engine.hold_at = 3
+    async with bench:
+        bench.broker.put("prompts", slow.task(0))
+        await bench.until(lambda: any(held.state for held in bench.floor.slots))
+        (held,) = bench.floor.slots
+        await bench.until(lambda: held.state.num_new_tokens == 3)
+        loop = bench.floor.runner._loop
+        cut = loop.cut
+
+        async def late(state: Any, reason: CutReason) -> None:
+            bench.engine.release()
+            await bench.until(lambda: slow.calls == 1)
+            await cut(state, reason)
+
+        monkeypatch.setattr(loop, "cut", late)
+        (settled,) = await bench.floor.runner.cut([held], CutReason.SYNC, version=1)
+        assert settled.is_set()
+        assert held.state.cut_reason is None
+        slow.done.set()
+        await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
