@@ -3,6 +3,10 @@
 import re
 
 from pika import exceptions
+from pika.adapters.utils.connection_workflow import (
+    AMQPConnectorException,
+    AMQPConnectorStackTimeout,
+)
 
 from infra.amqp.errors import BrokerRefused, ResourceLocked, TopologyMismatch
 from infra.roles.errors import WarrenError
@@ -13,7 +17,13 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
-PIKA_ERRORS = (exceptions.AMQPError, exceptions.ChannelError, OSError, TimeoutError)
+PIKA_ERRORS = (
+    exceptions.AMQPError,
+    exceptions.ChannelError,
+    AMQPConnectorException,
+    OSError,
+    TimeoutError,
+)
 """All that an operation on a connection or channel may raise."""
 
 _TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
@@ -34,6 +44,8 @@ def describe(error: BaseException | None) -> str:
     """One line for a log."""
     if error is None:
         return "closed"
+    if isinstance(error, AMQPConnectorStackTimeout):
+        return "something listens there that does not answer as a broker"
     if isinstance(error, exceptions.ConnectionClosed | exceptions.ChannelClosed):
         return f"{error.reply_code} {error.reply_text}"
     causes = [error]

@@ -17,7 +17,7 @@ from infra.roles.context import TRAINER
 from infra.roles.errors import ExitCode, WarrenError
 from infra.roles.interrupts import Interrupts
 from infra.roles.lifecycle import report
-from infra.roles.private_broker import RunBroker, broker_for
+from infra.roles.private_broker import RunBroker, await_configured, broker_for
 from infra.roles.processes import descendants, end_all
 from infra.roles.run_folder import prepare_folder
 from infra.roles.supervise import Patience, Supervisor
@@ -47,6 +47,7 @@ def up(config: RunConfig, *, entry: Path, resume: bool = False, purge: bool = Fa
         BrokerUnreachable: No broker can be had.
     """
     set_up_logging("up")
+    await_configured(config)
     folder = prepare_folder(config, resume=resume, purge=purge)
     adopt_orphans()
     with Interrupts() as interrupts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -97,6 +98,31 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
         folder.broker_url.unlink(missing_ok=True)
         logger.info("stopping the private broker")
         node.stop()
+
+
+def await_configured(config: RunConfig, *, patience_s: float = 10.0) -> None:
+    """Before anything begins: the configured broker, if there is one, answers and takes us.
+
+    Raises:
+        ConfigError: Its URL is malformed.
+        BrokerUnreachable: It does not answer in time, or refuses us.
+    """
+    url = configured_url(config)
+    if not url:
+        return
+    from infra.amqp.probe import probe
+
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            probe(url)
+        except BrokerUnreachable as error:
+            if time.monotonic() >= deadline:
+                raise
+            logger.info("%s; trying again", error.args[0])
+            time.sleep(1.0)
+        else:
+            return
 
 
 def run_broker(config: RunConfig) -> int:

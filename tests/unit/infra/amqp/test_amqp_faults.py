@@ -1,10 +1,13 @@
 """Which of the broker's refusals are final, and what users read."""
 
+import socket
+
 import pytest
 from pika import exceptions
 
-from infra.amqp.errors import BrokerRefused, ResourceLocked, TopologyMismatch
+from infra.amqp.errors import BrokerRefused, BrokerUnreachable, ResourceLocked, TopologyMismatch
 from infra.amqp.faults import describe, fatal, size_limit
+from infra.amqp.probe import probe
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,10 @@ def test_the_brokers_own_size_limit_is_read_from_its_refusal() -> None:
     assert size_limit(exceptions.ChannelClosedByBroker(406, old)) == 10
     assert size_limit(exceptions.ChannelClosedByBroker(406, "delivery tag unknown")) is None
     assert size_limit(exceptions.ChannelClosedByBroker(404, text)) is None
+
+
+def test_a_server_that_is_no_broker_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(BrokerUnreachable, match="does not answer as a broker"):
+            probe(f"amqp://u:p@127.0.0.1:{port}/", timeout_s=0.2)

@@ -1,12 +1,14 @@
 """Looking after a private node that ends."""
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
 
 from infra.roles.errors import BrokerUnreachable
-from infra.roles.private_broker import RunBroker
+from infra.roles.private_broker import RunBroker, await_configured
+from infra.roles.settings import load_config
 
 
 class Node:
@@ -54,3 +56,15 @@ def test_a_broker_that_is_not_ours_is_left_alone() -> None:
     broker = RunBroker("amqp://elsewhere")
     broker.look_after()
     assert (broker.private, broker.pids) == (False, ())
+
+
+def test_a_configured_broker_is_tried_before_anything_begins(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"amqp://u:secret@127.0.0.1:{unused.getsockname()[1]}/"
+        monkeypatch.setenv("WARREN_BROKER_URL", url)
+        with pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:"):
+            await_configured(load_config("demo"), patience_s=0.0)
+    assert "secret" not in caplog.text
