@@ -29,8 +29,8 @@ class Limits:
     """Cuts in a row without progress after which a rollout crosses swaps in the engine."""
     readopt_s: float = 60.0
     """How long a rollout whose delivery was lost is kept."""
-    num_gets: int = 8
-    """`basic.get` requests in flight."""
+    num_gets: int = 32
+    """Messages asked for at a time."""
     idle_min_s: float = 0.05
     """First pause after finding every queue empty."""
     idle_max_s: float = 0.5

@@ -13,17 +13,18 @@ import logging
 from typing import Any
 
 from infra.amqp.channel import Channel
-from infra.amqp.consumer import Consumer, Get
+from infra.amqp.consumer import Consumer
 from infra.amqp.control import Control
 from infra.amqp.declare import Topology
-from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout, QueueMissing
+from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout
+from infra.amqp.gets import Take
 from infra.amqp.io_thread import IoThread
 from infra.amqp.link import Link, connection_parameters, watch
 from infra.amqp.mailbox import Mailbox, Reply
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.publisher import Publication, Publisher, too_large
 from infra.amqp.subscription import Subscription
-from infra.amqp.topology import QUEUE_NAMES, ExchangeName, Version, full_name, parse_version
+from infra.amqp.topology import ExchangeName, Version, check_queue, full_name, parse_version
 from infra.amqp.url import address, parse_url
 from infra.amqp.wire import to_properties
 from infra.amqp.writes import flush
@@ -56,7 +57,7 @@ class Broker:
         self._boxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._io: IoThread | None = None
         self._publisher = Publisher()
-        self._consumer = Consumer(run, self._give_back)
+        self._consumer = Consumer(run, self._give_back, self._sending)
         self._control = Control(run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal)
         self._topology = Topology(run)
 
@@ -208,24 +209,28 @@ class Broker:
     # -- receiving
 
     async def get(self, queue: str, *others: str) -> Delivery | None:
-        """Take one message, or None when the queue is empty. Waits through a reconnect.
+        """Take one message, or None when all queues are empty; see `take`."""
+        taken = await self.take(queue, *others, limit=1)
+        return taken[0] if taken else None
+
+    async def take(self, queue: str, *others: str, limit: int) -> list[Delivery]:
+        """Take what there is, up to a limit, in one hand-over. Waits through a reconnect.
 
         Args:
-            others: Asked in this order when `queue` is empty; cheaper than calls of their own.
+            others: Each is asked only once the one before is empty.
         """
         for name in (queue, *others):
-            self._check(name)
+            check_queue(name)
         reply = self._reply()
-        self._post(self._consumer.get, Get((queue, *others), reply))
+        self._post(self._consumer.gets.take, Take((queue, *others), limit, reply))
         try:
-            delivery: Delivery | None = await reply
+            taken: list[Delivery] = await reply
         except asyncio.CancelledError:
             if reply.done() and not reply.cancelled() and reply.exception() is None:
-                taken = reply.result()
-                if taken is not None:
-                    self._give_back(taken)
+                for delivery in reply.result():
+                    self._give_back(delivery)
             raise
-        return delivery
+        return taken
 
     def subscribe(
         self, queue: str, *, prefetch: int, offset: str | int | None = None
@@ -235,7 +240,7 @@ class Broker:
         Args:
             offset: Where to begin in a stream: `first` (default), `last`, `next` or a number.
         """
-        self._check(queue)
+        check_queue(queue)
         subscription = Subscription(
             queue,
             mailbox=self._box(),
@@ -347,18 +352,14 @@ class Broker:
     def _reply(self) -> Reply:
         return Reply(self._box())
 
-    @staticmethod
-    def _check(queue: str) -> None:
-        if queue not in QUEUE_NAMES:
-            raise QueueMissing(
-                f"no queue {queue!r} in the topology", hint=f"one of {', '.join(QUEUE_NAMES)}"
-            )
-
     def _after_batch(self) -> None:
         self._consumer.flush()
         self._publisher.pump()
         flush(self._publish.connection)
         flush(self._consume.connection)
+
+    def _sending(self) -> None:
+        self._thread.end_batch_soon()
 
     def _fatal(self, error: WarrenError) -> None:
         logger.error("giving up on the broker: %s", error)

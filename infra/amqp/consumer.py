@@ -1,33 +1,16 @@
-"""Receiving: single gets, subscriptions, acknowledgements. I/O thread only."""
+"""Receiving: subscriptions, acknowledgements, and the channels for both. I/O thread only."""
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
-
-from pika import spec
 
 from infra.amqp.channel import Channel
 from infra.amqp.faults import PIKA_ERRORS
+from infra.amqp.gets import Gets
 from infra.amqp.link import Link
-from infra.amqp.mailbox import Reply
 from infra.amqp.message import Delivery, Lease
 from infra.amqp.subscription import Subscription
 from infra.amqp.topology import Version, consumer_arguments, full_name
 from infra.amqp.wire import to_delivery
-
-NUM_GET_CHANNELS = 2
-"""A channel has one get under way at a time."""
-
-
-@dataclass(slots=True, eq=False)
-class Get:
-    """A single get that waits for its answer."""
-
-    queues: tuple[str, ...]
-    """Asked in turn until one has a message."""
-    reply: Reply
-    position: int = 0
 
 
 class Consumer:
@@ -35,111 +18,52 @@ class Consumer:
 
     Args:
         give_back: Calls `give_back()` in the I/O thread, from any other.
+        sending: Told in the I/O thread that frames wait to be flushed.
     """
 
-    def __init__(self, run: str, give_back: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, run: str, give_back: Callable[[Delivery], None], sending: Callable[[], None]
+    ) -> None:
         self.link: Link | None = None
         self._run = run
-        self._give_back = give_back
         self._version: Version = (0, 0, 0)
+        self._connection: Any = None
+        self._epoch = 0
         self._channels: dict[Lease, Channel] = {}
-        self._idle: list[Channel] = []
-        self._active: dict[Channel, Get] = {}
-        self._gets: deque[Get] = deque()
+        self.gets = Gets(
+            run,
+            open_channel=self._open,
+            to_delivery=self._take,
+            give_back=give_back,
+            sending=sending,
+        )
         self._acks: dict[Lease, list[int]] = {}
         self._subscriptions: dict[Subscription, Channel | None] = {}
         self._error: BaseException | None = None
 
     async def attach(self, connection: Any, epoch: int, version: Version) -> None:
         """Open channels on a fresh connection and consume again."""
-        self._version = version
-        for _ in range(NUM_GET_CHANNELS):
-            channel = await self._open(connection, epoch)
-            channel.raw.add_callback(
-                lambda _frame, channel=channel: self._got(channel, None),
-                [spec.Basic.GetEmpty],
-                one_shot=False,
-            )
-            self._idle.append(channel)
+        self._connection, self._epoch, self._version = connection, epoch, version
         while idle := next((s for s, channel in self._subscriptions.items() if not channel), None):
-            await self._consume(connection, epoch, idle)
-        self._next_gets()
+            await self._consume(idle)
+        self.gets.attach()
 
     def detach(self) -> None:
         """The link is lost: every delivery of it is the broker's again."""
         for lease in self._channels:
             lease.alive = False
-        self._gets.extendleft(reversed(self._active.values()))
+        self.gets.detach()
         for subscription in self._subscriptions:
             self._subscriptions[subscription] = None
-        for container in (self._channels, self._idle, self._active, self._acks):
-            container.clear()
+        self._channels.clear()
+        self._acks.clear()
 
     def fail_all(self, error: BaseException) -> None:
         """Nothing can be received any more."""
         self._error = error
-        for get in (*self._active.values(), *self._gets):
-            get.reply.fail(error)
-        self._active.clear()
-        self._gets.clear()
+        self.gets.fail_all(error)
         for subscription in self._subscriptions:
             subscription.mailbox.post(subscription.fail, error)
-
-    # -- single gets
-
-    def get(self, get: Get) -> None:
-        """Take a get; it is answered when the link is up."""
-        if self._error is not None:
-            get.reply.fail(self._error)
-            return
-        self._gets.append(get)
-        self._next_gets()
-
-    def _next_gets(self) -> None:
-        while self._gets and self._idle:
-            get = self._gets.popleft()
-            if get.reply.done():
-                continue
-            get.position = 0
-            if not self._ask(self._idle.pop(), get):
-                return
-
-    def _ask(self, channel: Channel, get: Get) -> bool:
-        """Send a get; False when the channel is just going away."""
-
-        def received(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
-            self._got(channel, (method, properties, body))
-
-        try:
-            channel.raw.basic_get(full_name(self._run, get.queues[get.position]), received)
-        except PIKA_ERRORS:
-            self._gets.appendleft(get)
-            return False
-        self._active[channel] = get
-        return True
-
-    def _got(self, channel: Channel, message: tuple[Any, Any, bytes] | None) -> None:
-        get = self._active.pop(channel, None)
-        if get is None or not channel.lease.alive:
-            return
-        if message is not None:
-            delivery = self._take(get.queues[get.position], channel.lease, *message)
-            get.reply.mailbox.post(self._hand_over, get.reply, delivery)
-        elif get.position + 1 < len(get.queues) and not get.reply.done():
-            get.position += 1
-            self._ask(channel, get)
-            return
-        else:
-            get.reply.succeed(None)
-        self._idle.append(channel)
-        self._next_gets()
-
-    def _hand_over(self, reply: Reply, delivery: Delivery) -> None:
-        """In the caller's loop: if it stopped waiting, the message goes back."""
-        if reply.done():
-            self._give_back(delivery)
-        else:
-            reply.set_result(delivery)
 
     # -- acknowledgements
 
@@ -184,7 +108,7 @@ class Consumer:
         if link is None or not link.up:
             return
         try:
-            await self._consume(link.connection, link.epoch, subscription)
+            await self._consume(subscription)
         except PIKA_ERRORS as error:
             link.drop(f"cannot consume from {subscription.queue}: {error}")
 
@@ -197,8 +121,8 @@ class Consumer:
         for delivery in rest:
             self.give_back(delivery)
 
-    async def _consume(self, connection: Any, epoch: int, subscription: Subscription) -> None:
-        channel = await self._open(connection, epoch)
+    async def _consume(self, subscription: Subscription) -> None:
+        channel = await self._open()
         queue, lease = subscription.queue, channel.lease
         await channel.request(
             lambda callback: channel.raw.basic_qos(
@@ -226,8 +150,8 @@ class Consumer:
         if self.link is not None:
             self.link.drop(f"the broker cancelled the consumer of {queue}")
 
-    async def _open(self, connection: Any, epoch: int) -> Channel:
-        channel = await Channel.open(connection, epoch=epoch, on_broken=self._broken)
+    async def _open(self) -> Channel:
+        channel = await Channel.open(self._connection, epoch=self._epoch, on_broken=self._broken)
         self._channels[channel.lease] = channel
         return channel
 

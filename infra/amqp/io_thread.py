@@ -36,6 +36,8 @@ class IoThread:
     def __init__(self, name: str, *, after_batch: Callable[[], None]) -> None:
         tune_pika()
         self.loop = asyncio.new_event_loop()
+        self._after_batch = after_batch
+        self._batch_ends = False
         self.mailbox = Mailbox(self.loop, after=after_batch)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -48,6 +50,16 @@ class IoThread:
         finally:
             self.loop.close()
 
+    def end_batch_soon(self) -> None:
+        """Call `after_batch` when this turn of the I/O loop is over, once. I/O thread only."""
+        if not self._batch_ends:
+            self._batch_ends = True
+            self.loop.call_soon(self._end_batch)
+
+    def _end_batch(self) -> None:
+        self._batch_ends = False
+        self._after_batch()
+
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the I/O loop, from any thread."""
         self.mailbox.post(self._spawn, coroutine)
@@ -58,7 +70,8 @@ class IoThread:
         task.add_done_callback(self._tasks.discard)
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the I/O loop and await its result in the caller's."""
+        """Run a coroutine in the I/O loop, after all that was posted, and await its result."""
+        self.mailbox.wake()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     async def stop(self) -> None:

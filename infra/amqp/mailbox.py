@@ -22,10 +22,27 @@ class Mailbox:
         self._after = after
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
+        self._deferred: asyncio.AbstractEventLoop | None = None
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Queue `call(*args)`, from any thread. Dropped when the loop is closed."""
+        """Queue `call(*args)`, from any thread. Dropped when the loop is closed.
+
+        From a running loop, the other is woken when this turn of it is over: each wake-up is a
+        system call, at which the threads begin to take the interpreter from each other.
+        """
         self._calls.append((call, args))
+        if self._woken:
+            return
+        sender = asyncio._get_running_loop()
+        if sender is None or sender is self.loop:
+            self.wake()
+        elif self._deferred is not sender:
+            self._deferred = sender
+            sender.call_soon(self.wake)
+
+    def wake(self) -> None:
+        """Run what was posted without waiting for this turn of the sender's loop to end."""
+        self._deferred = None
         if not self._woken:
             self._woken = True
             with contextlib.suppress(RuntimeError):

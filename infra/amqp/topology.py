@@ -14,6 +14,8 @@ before it publishes.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from infra.amqp.errors import QueueMissing
+
 CONSUMER_TIMEOUT_S = 24 * 3600
 """How long a delivery may stay unacknowledged. RabbitMQ's default of 30 min kills long rollouts."""
 
@@ -103,6 +105,18 @@ RECORDING = Queue(name="recording", kind=QueueKind.STREAM, exchange=ExchangeName
 """Declared after everything else, and the only one that a run can do without."""
 
 QUEUE_NAMES = (*(queue.name for queue in QUEUES), RECORDING.name)
+
+
+def check_queue(name: str) -> None:
+    """Whether a queue is in the table.
+
+    Raises:
+        QueueMissing: It is not.
+    """
+    if name not in QUEUE_NAMES:
+        raise QueueMissing(
+            f"no queue {name!r} in the topology", hint=f"one of {', '.join(QUEUE_NAMES)}"
+        )
 
 
 def full_name(run: str, name: str) -> str:

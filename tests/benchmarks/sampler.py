@@ -1,6 +1,6 @@
 """Where a role's CPU time goes: a sampling profile that costs a few percent.
 
-A timer that runs on the process's CPU clock interrupts it every millisecond; whichever thread is
+A timer that runs on the process's CPU clock interrupts it every few milliseconds; whichever thread is
 not waiting is at work, and the innermost frame of ours that has a name below tells at what.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-PERIOD_S = 0.001
+PERIOD_S = 0.004
 _WAITING = {"select", "poll", "wait", "_recv", "recv_bytes", "read", "_worker"}
 _BY_FUNCTION = {
     ("codec.py", "encode"): "encode",

@@ -1,7 +1,7 @@
 """Free slots ask for work: snapshots first, then evaluations, then prompts.
 
 wait for a free slot and no hold
-  |-> get x n: cancel_queue -> eval_prompts -> prompts     n <= free slots, several in flight
+  |-> take n: cancel_queue -> eval_prompts -> prompts     n <= free slots
   |     each delivery: known id -> adopted · unreadable -> dead · else -> a slot
   +-- all empty: pause 50 ms .. 500 ms, or until the bell rings
 """
@@ -122,19 +122,14 @@ class Intake:
     async def _pull(self) -> int:
         """Ask the queues in order for as much as is free; returns how many messages came."""
         num_taken = 0
-        for queue in QUEUES:
-            while not self._holds and (free := self._slots.num_free) > 0:
-                num_gets = min(free, self._limits.num_gets)
-                if num_gets == 1:
-                    came = [await self._broker.get(queue)]
-                else:
-                    came = await asyncio.gather(*(self._broker.get(queue) for _ in range(num_gets)))
-                deliveries = [delivery for delivery in came if delivery is not None]
-                for delivery in deliveries:
-                    await self.accept(delivery)
-                num_taken += len(deliveries)
-                if len(deliveries) < num_gets:
-                    break
+        while not self._holds and (free := self._slots.num_free) > 0:
+            limit = min(free, self._limits.num_gets)
+            deliveries = await self._broker.take(*QUEUES, limit=limit)
+            for delivery in deliveries:
+                await self.accept(delivery)
+            num_taken += len(deliveries)
+            if len(deliveries) < limit:
+                break
         return num_taken
 
     async def accept(self, delivery: Delivery) -> None:

@@ -101,6 +101,13 @@ class FakeBroker:
         self.most_unacked = max(self.most_unacked, len(self.unacked))
         return delivery
 
+    async def take(self, *queues: str, limit: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        for queue in queues:
+            while len(taken) < limit and (delivery := await self.get(queue)) is not None:
+                taken.append(delivery)
+        return taken
+
     def held(self, delivery: Delivery) -> bool:
         return delivery.lease.alive and delivery.tag in delivery.lease.outstanding
 
