@@ -95,7 +95,8 @@ async def produce(context: RoleContext) -> None:
     """The role's body: subscribe, make tasks, publish, acknowledge."""
     books = await asyncio.to_thread(Books, context.config)
     try:
-        await context.run_id()
+        if not await context.unless_stopped(context.run_id()):
+            return
         desk = _Desk(context, books)
         context.heartbeat(desk.describe)
         subscription = context.broker.subscribe("credits", prefetch=PREFETCH)

@@ -62,9 +62,11 @@ def try_out(config: RunConfig, rollout: Rollout) -> Scored:
 async def score_rollouts(context: RoleContext) -> None:
     """The role's body: subscribe, score, publish, acknowledge."""
     pool = ScoringPool(context.config.reward)
-    await pool.start()
     try:
-        await context.run_id()
+        if not await context.unless_stopped(pool.start()):
+            return
+        if not await context.unless_stopped(context.run_id()):
+            return
         desk = _Desk(context, pool)
         context.heartbeat(desk.describe)
         prefetch = PREFETCH_PER_PROCESS * pool.size

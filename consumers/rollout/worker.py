@@ -16,7 +16,7 @@ This is the boundary at which whatever goes wrong in one of the loops ends the r
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,7 @@ async def serve_rollouts(
         EngineFailed: The engine died.
     """
     config = context.config
-    if not await _unless_stopped(context, context.run_id()):
+    if not await context.unless_stopped(context.run_id()):
         return
     # in threads: importing what they need takes seconds, and control must not wait for it
     gate = Gate()
@@ -167,7 +167,7 @@ async def serve_rollouts(
     context.on_weights(floor.sync.hear)
     context.on_run_state(floor.hear_run_state)
     try:
-        if await _unless_stopped(context, _start(floor)):
+        if await context.unless_stopped(_start(floor)):
             await _work(context, floor)
     finally:
         with contextlib.suppress(TimeoutError):
@@ -184,22 +184,6 @@ async def _start(floor: Floor) -> None:
         floor.slots.size,
         floor.swap.fingerprint,
     )
-
-
-async def _unless_stopped(context: RoleContext, work: Awaitable[object]) -> bool:
-    """Whether the work ended before the role was told to stop."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(context.stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-            return True
-        return False
-    finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def _work(context: RoleContext, floor: Floor) -> None:

@@ -60,11 +60,14 @@ async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) 
     from consumers.trainer.learn.learner import Learner
     from consumers.trainer.learn.policy import Policy
     from consumers.trainer.session import Session
+    from infra.weights.store import WeightStore
     from consumers.trainer.steering.fence import hold_queue
 
     if resume and purge:
         raise ConfigError("--resume and --purge exclude each other")
-    await hold_queue(ctx)
+    if not await ctx.unless_stopped(hold_queue(ctx)):
+        return
+    await asyncio.to_thread(WeightStore(ctx.folder.weights(ctx.config)).check)
     goes_on = resume and has_history(ctx)
     if not goes_on:
         if resume:

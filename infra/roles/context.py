@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,21 @@ class RoleContext:
         except TimeoutError:
             return False
         return True
+
+    async def unless_stopped(self, work: Awaitable[object]) -> bool:
+        """Whether the work was done before the role was told to stop; else it is cancelled."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            return False
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
 
     def foreign(self, headers: Headers) -> str | None:
         """Why a message does not belong to this run, or None if it does."""

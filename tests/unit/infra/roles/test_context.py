@@ -162,3 +162,18 @@ async def test_heartbeats_say_what_is_waited_for(tmp_path: Path) -> None:
     assert heartbeat_of(context).state == "paused"
     context.stop.set()
     assert heartbeat_of(context).state == "leaving"
+
+
+async def test_a_role_that_waits_for_its_run_is_free_to_leave(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    waiting = asyncio.create_task(context.unless_stopped(context.run_id()))
+    await asyncio.sleep(0)
+    context.stop.set()
+    assert await waiting is False
+    context.hear_run_state(state(1))
+    assert await make_known(context) is True
+
+
+async def make_known(context: RoleContext) -> bool:
+    context.stop.clear()
+    return await context.unless_stopped(context.run_id())
