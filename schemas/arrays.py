@@ -2,6 +2,7 @@
 
 import binascii
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Annotated, Any
 
 import numpy as np
@@ -63,7 +64,9 @@ Runs = tuple[Run, ...]
 
 def to_runs(values: Iterable[int]) -> Runs:
     """Run-length code an integer sequence: `[0, 0, 1]` gives `((0, 2), (1, 1))`."""
-    array = np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.int64)
+    if not isinstance(values, np.ndarray):
+        return tuple((int(value), sum(1 for _ in run)) for value, run in groupby(values))
+    array = np.asarray(values, dtype=np.int64)
     if array.size == 0:
         return ()
     edges = np.flatnonzero(np.diff(array)) + 1

@@ -46,7 +46,7 @@ class Headers(Frozen):
         """As an AMQP header table."""
         return {
             key: str(value) if isinstance(value, str) else value
-            for key, value in self.model_dump().items()
+            for key, value in self.__dict__.items()
         }
 
     @classmethod
@@ -56,4 +56,8 @@ class Headers(Frozen):
         Raises:
             pydantic.ValidationError: A header of ours is missing or malformed.
         """
-        return cls.model_validate({k: v for k, v in headers.items() if k in cls.model_fields})
+        return cls.model_validate({k: v for k, v in headers.items() if k in HEADER_NAMES})
+
+
+HEADER_NAMES = frozenset(Headers.model_fields)
+"""Of the headers that are ours, without the codec's."""

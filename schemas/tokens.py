@@ -1,5 +1,6 @@
 """The per-token record of a rollout: ids, mask, logprobs and policy versions, all of one length."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from typing import Self
@@ -42,9 +43,10 @@ class Tokens(Frozen):
             raise ValueError("mask holds something other than 0 and 1")
         if length and int(self.token_ids.min()) < 0:
             raise ValueError("token_ids holds a negative id")
-        if not np.array_equal(self.version_array >= 0, self.mask_array == 1):
+        sampled_spans = _spans((value == 1, count) for value, count in self.mask)
+        if sampled_spans != _spans((value >= 0, count) for value, count in self.versions):
             raise ValueError("versions must be -1 exactly where mask is 0")
-        if (self.logprobs[self.mask_array == 0] != 0.0).any():
+        if any(self.logprobs[start:stop].any() for start, stop in _gaps(sampled_spans, length)):
             raise ValueError("logprobs must be 0.0 where mask is 0")
         sampled = [version for version, _ in self.versions if version >= 0]
         if any(later < earlier for earlier, later in pairwise(sampled)):
@@ -90,3 +92,25 @@ class Tokens(Frozen):
     def newest_version(self) -> int | None:
         """Version of the newest sampled token, or None when nothing was sampled."""
         return max((version for version, _ in self.versions if version >= 0), default=None)
+
+
+def _spans(runs: Iterable[tuple[bool, int]]) -> list[tuple[int, int]]:
+    """`[start, stop)` of the runs that are true, those that touch joined."""
+    spans: list[tuple[int, int]] = []
+    position = 0
+    for wanted, count in runs:
+        start, position = position, position + count
+        if not wanted:
+            continue
+        if spans and spans[-1][1] == start:
+            start = spans.pop()[0]
+        spans.append((start, position))
+    return spans
+
+
+def _gaps(spans: list[tuple[int, int]], length: int) -> list[tuple[int, int]]:
+    """What lies before, between and behind spans in `[0, length)`."""
+    edges = [0, *(edge for span in spans for edge in span), length]
+    return [
+        (start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop
+    ]

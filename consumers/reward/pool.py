@@ -148,9 +148,12 @@ class ScoringPool:
         given: deque[_Job] = deque()
         depth = 1
         while True:
+            bodies = []
             while self._pending and len(given) < depth:
                 given.append(self._pending.popleft())
-                process.send(given[-1].body)
+                bodies.append(given[-1].body)
+            if bodies:
+                process.send(bodies)
             if not given:
                 self._arrived.clear()
                 await self._arrived.wait()

@@ -79,9 +79,9 @@ class ScoringProcess:
             raise ConfigError(answer["config_error"], hint=answer["hint"])
         return child
 
-    def send(self, body: bytes) -> None:
-        """Send the JSON of a rollout; buffered without bound, as callers send few at a time."""
-        self._writer.write(frame(body))
+    def send(self, bodies: Sequence[bytes]) -> None:
+        """Send the JSON of rollouts; buffered without bound, as callers send few at a time."""
+        self._writer.write(b"".join(map(frame, bodies)))
 
     async def receive(self) -> Mapping[str, Any]:
         """The next answer.

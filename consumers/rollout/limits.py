@@ -31,6 +31,8 @@ class Limits:
     """How long a rollout whose delivery was lost is kept."""
     num_gets: int = 32
     """Messages asked for at a time."""
+    gather_s: float = 0.01
+    """Between two takes, so that slots which become free together are filled together."""
     idle_min_s: float = 0.05
     """First pause after finding every queue empty."""
     idle_max_s: float = 0.5

@@ -57,7 +57,7 @@ class Broker:
         self._boxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._io: IoThread | None = None
         self._publisher = Publisher()
-        self._consumer = Consumer(run, self._give_back, self._sending)
+        self._consumer = Consumer(run, self._give_back, lambda: self._thread.end_batch_soon())
         self._control = Control(run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal)
         self._topology = Topology(run)
 
@@ -358,9 +358,6 @@ class Broker:
         flush(self._publish.connection)
         flush(self._consume.connection)
 
-    def _sending(self) -> None:
-        self._thread.end_batch_soon()
-
     def _fatal(self, error: WarrenError) -> None:
         logger.error("giving up on the broker: %s", error)
         self._error = error
@@ -372,6 +369,8 @@ class Broker:
         self._publisher.fail_all(error)
         self._consumer.fail_all(error)
         self._control.fail_all(error)
+        for box in list(self._boxes.values()):
+            box.wake()
 
     async def _set_up_publish(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)

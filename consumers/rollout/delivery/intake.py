@@ -91,6 +91,7 @@ class Intake:
                 if came:
                     await waiting.aclose()
                     pause_s = self._limits.idle_min_s
+                    await asyncio.sleep(self._limits.gather_s)
                     continue
                 if self._holds or len(self._slots):
                     await waiting.aclose()

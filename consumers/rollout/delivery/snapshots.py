@@ -12,7 +12,7 @@ from consumers.rollout.slots import Held
 from infra.amqp.codec import encode
 from infra.amqp.message import Delivery, Outgoing
 from infra.amqp.topology import WORK_KEYS, ExchangeName
-from schemas.headers import Headers, Purpose
+from schemas.headers import HEADER_NAMES, Headers, Purpose
 from schemas.work import Rollout, RolloutTask, Snapshot
 
 
@@ -85,7 +85,7 @@ def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:
     return {
         name: value
         for name, value in headers.items()
-        if name not in Headers.model_fields and name != "checksum" and not name.startswith("x-")
+        if name not in HEADER_NAMES and name != "checksum" and not name.startswith("x-")
     }
 
 
