@@ -29,6 +29,7 @@ def family() -> Iterator["subprocess.Popen[str]"]:
     assert parent.stdout is not None
     assert parent.stdout.readline() == "1\n"
     yield parent
+    end_all(parent.pid)  # the child holds the pipe open
     parent.kill()
     parent.communicate()
 
