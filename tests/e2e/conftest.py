@@ -42,3 +42,12 @@ async def engine(request, caller_folder):
     await built.start(starting(caller_folder, "float32"))
     yield built
     await built.close()
+
+
+@pytest.fixture(scope="session")
+def untaught_folder(tmp_path_factory):
+    """The demo's model with random weights."""
+    folder = tmp_path_factory.mktemp("untaught")
+    build_model(0).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
