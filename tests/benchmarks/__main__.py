@@ -36,7 +36,8 @@ def show_help() -> None:
 def show_path(num_rollouts: int) -> None:
     """The path with one worker, split by role and operation, beside raw pika."""
     print(f"path · {num_rollouts:,} short rollouts, one worker, an engine that answers at once")
-    figures = asyncio.run(path.measure(num_rollouts=num_rollouts, workers=1, num_tokens=8))
+    with path.Session(workers=1, num_tokens=8) as session:
+        (figures,) = asyncio.run(session.drive([1], num_rollouts))
     print("  CPU ms per rollout")
     print(f"  {'':16s}{'total':>8s}" + "".join(f"{name:>13s}" for name in OPERATIONS))
     for role, spent in figures.cpu_ms.items():
@@ -57,18 +58,22 @@ def show_path(num_rollouts: int) -> None:
 def show_growth(num_rollouts: int) -> None:
     """More workers, longer rollouts."""
     print("growth · CPU ms per rollout in all, rollouts/s")
-    for workers in (1, 2, 4, 8, 16):
-        figures = asyncio.run(
-            path.measure(num_rollouts=num_rollouts, workers=workers, num_tokens=100)
-        )
-        total = sum(figures.cpu_ms[role] for role in OURS)
-        print(f"  {workers:3d} workers,    100 tokens {total:8.3f} ms {figures.rate:8,.0f}/s")
+    counts = (1, 2, 4, 8, 16)
+    with path.Session(workers=counts[-1], num_tokens=100) as session:
+        for workers, figures in zip(
+            counts, asyncio.run(session.drive(counts, num_rollouts)), strict=True
+        ):
+            show_sum(f"{workers:3d} workers,    100 tokens", figures)
     for num_tokens in (100, 1_000, 10_000):
-        figures = asyncio.run(
-            path.measure(num_rollouts=num_rollouts, workers=1, num_tokens=num_tokens)
-        )
-        total = sum(figures.cpu_ms[role] for role in OURS)
-        print(f"    1 worker, {num_tokens:6,d} tokens {total:8.3f} ms {figures.rate:8,.0f}/s")
+        with path.Session(workers=1, num_tokens=num_tokens) as session:
+            (figures,) = asyncio.run(session.drive([1], num_rollouts))
+        show_sum(f"  1 worker, {num_tokens:6,d} tokens", figures)
+
+
+def show_sum(what: str, figures: path.Figures) -> None:
+    """One line."""
+    total = sum(figures.cpu_ms[role] for role in OURS)
+    print(f"  {what} {total:8.3f} ms {figures.rate:8,.0f}/s", flush=True)
 
 
 def main() -> None:
@@ -86,7 +91,7 @@ def main() -> None:
             case "path":
                 show_path(options.rollouts)
             case "growth":
-                show_growth(max(500, options.rollouts // 5))
+                show_growth(max(500, options.rollouts // 10))
             case _:
                 parser.error(f"{what!r} is none of codec, help, path, growth")
 

@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from infra.amqp.codec import decode, encode
 from infra.amqp.connection import Broker
@@ -31,6 +33,8 @@ from tests.benchmarks.sampler import OPERATIONS
 
 GROUP_SIZE = 8
 RUN_ID = "bench"
+SERVING = "serving version 0"
+"""What a worker logs when it begins to take work."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,10 +106,11 @@ def recipe(folder: Path, *, workers: int, num_tokens: int) -> RunConfig:
 class Sink:
     """Plays the trainer: credits out, trajectories in."""
 
-    def __init__(self, config: RunConfig, broker: Broker, *, in_flight: int) -> None:
+    def __init__(self, config: RunConfig, broker: Broker) -> None:
         self._config = config
         self._broker = broker
-        self._in_flight = in_flight
+        self.in_flight = 32
+        """Groups."""
         self._fingerprint = dataset_fingerprint(config.data.train)
         self._next_group = 0
         self._missing: dict[int, int] = {}
@@ -149,7 +154,7 @@ class Sink:
         """Until that many more trajectories arrived."""
         goal = self.num_done + num_rollouts
         subscription = self._broker.subscribe("trajectories", prefetch=256)
-        for _ in range(self._in_flight - len(self._missing)):
+        for _ in range(self.in_flight - len(self._missing)):
             await self.issue()
         async for delivery in subscription:
             trajectory = decode(delivery, delivery.body, Trajectory)
@@ -166,45 +171,74 @@ class Sink:
         await subscription.close()
 
 
-async def measure(*, num_rollouts: int, workers: int, num_tokens: int) -> Figures:
-    """Run the path and take its figures."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        config = recipe(folder, workers=workers, num_tokens=num_tokens)
-        (folder / "config.json").write_text(config.model_dump_json())
-        node = LocalBroker(folder / "broker")
-        node.start(timeout_s=120.0)
-        roles: dict[str, subprocess.Popen[bytes]] = {}
+class Session:
+    """Broker, producer, reward role and rollout workers; use as a context manager.
+
+    Args:
+        workers: How many there will be at most.
+        num_tokens: That the engine answers with.
+    """
+
+    def __init__(self, *, workers: int, num_tokens: int) -> None:
+        self._workers, self._num_tokens = workers, num_tokens
+        self._scratch = tempfile.TemporaryDirectory()
+        self._folder = Path(self._scratch.name)
+        self._node = LocalBroker(self._folder / "broker")
+        self._roles: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        self._config = recipe(self._folder, workers=self._workers, num_tokens=self._num_tokens)
+        (self._folder / "config.json").write_text(self._config.model_dump_json())
+        self._node.start(timeout_s=120.0)
+        _publish_first_version(self._config)
+        for name in ("producer", "reward"):
+            self._start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._roles.values():
+            process.kill()
+            process.wait()
+        self._node.kill()
+        self._scratch.cleanup()
+
+    def _start(self, name: str) -> None:
+        self._roles[name] = _spawn(name, self._folder, self._node.url, self._num_tokens)
+
+    async def drive(self, nums_workers: Sequence[int], num_rollouts: int) -> list[Figures]:
+        """Measure with so many workers, one after the other; the numbers rise."""
+        broker = Broker(self._node.url, run=self._config.run.name, app_id="trainer/bench")
+        await broker.start()
+        sink = Sink(self._config, broker)
+        announcing = asyncio.create_task(sink.announce())
+        figures = []
         try:
-            _publish_first_version(config)
-            names = ["producer", "reward", *(f"rollout-{n + 1}" for n in range(workers))]
-            for name in names:
-                roles[name] = _spawn(name, folder, node.url, num_tokens)
-            return await _drive(config, node, roles, folder, num_rollouts)
+            for num_workers in nums_workers:
+                names = [f"rollout-{n + 1}" for n in range(num_workers)]
+                for name in names:
+                    if name not in self._roles:
+                        self._start(name)
+                await self._ready(names)
+                sink.in_flight = max(32, 8 * num_workers)
+                async with asyncio.timeout(120):
+                    await sink.run(max(250, num_rollouts // 10))
+                figures.append(await self._measure(sink, num_rollouts))
         finally:
-            for process in roles.values():
-                process.kill()
-                process.wait()
-            node.kill()
+            announcing.cancel()
+            await broker.close(1.0)
+        samples = _stop(self._roles, self._folder)
+        return [*figures[:-1], replace(figures[-1], samples=samples)]
 
+    async def _ready(self, names: Sequence[str]) -> None:
+        """Importing what a worker needs is not what is measured."""
+        async with asyncio.timeout(240):
+            while not all(SERVING in (self._folder / f"{n}.log").read_text() for n in names):
+                await asyncio.sleep(0.2)
 
-async def _drive(
-    config: RunConfig,
-    node: LocalBroker,
-    roles: dict[str, "subprocess.Popen[bytes]"],
-    folder: Path,
-    num_rollouts: int,
-) -> Figures:
-    broker = Broker(node.url, run=config.run.name, app_id="trainer/bench")
-    await broker.start()
-    in_flight = max(32, 8 * config.rollout.workers)
-    sink = Sink(config, broker, in_flight=in_flight)
-    announcing = asyncio.create_task(sink.announce())
-    try:
-        async with asyncio.timeout(120):
-            await sink.run(max(500, num_rollouts // 10))
-        pids = {name: process.pid for name, process in roles.items()} | {"broker": node.pids[0]}
-        for process in roles.values():
+    async def _measure(self, sink: Sink, num_rollouts: int) -> Figures:
+        pids = {name: process.pid for name, process in self._roles.items()}
+        pids["broker"] = self._node.pids[0]
+        for process in self._roles.values():
             process.send_signal(signal.SIGUSR1)
         before = {name: cpu_seconds(pid) for name, pid in pids.items()}
         own, started = time.process_time(), time.monotonic()
@@ -212,14 +246,10 @@ async def _drive(
             await sink.run(num_rollouts)
         wall_s, own = time.monotonic() - started, time.process_time() - own
         spent = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
-    finally:
-        announcing.cancel()
-        await broker.close(1.0)
-    samples = _stop(roles, folder)
-    cpu_s = {"producer": spent["producer"], "reward": spent["reward"], "broker": spent["broker"]}
-    cpu_s["rollout"] = sum(s for name, s in spent.items() if name.startswith("rollout"))
-    cpu_s["(trainer's side)"] = own
-    return Figures(num_rollouts, wall_s, cpu_s, samples, sink.bodies)
+        cpu_s = {name: spent[name] for name in ("producer", "reward", "broker")}
+        cpu_s["rollout"] = sum(s for name, s in spent.items() if name.startswith("rollout"))
+        cpu_s["(trainer's side)"] = own
+        return Figures(num_rollouts, wall_s, cpu_s, bodies=dict(sink.bodies))
 
 
 def _spawn(name: str, folder: Path, url: str, num_tokens: int) -> "subprocess.Popen[bytes]":

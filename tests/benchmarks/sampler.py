@@ -1,28 +1,44 @@
 """Where a role's CPU time goes: a sampling profile that costs a few percent.
 
-A timer that runs on the process's CPU clock interrupts it every few milliseconds; whichever thread is
-not waiting is at work, and the innermost frame of ours that has a name below tells at what.
+A timer that runs on the process's CPU clock interrupts it every few milliseconds. Each thread is
+charged with the CPU time that it used since the last tick (its own clock tells), at the innermost
+of its frames that has a name below.
 """
 
 import json
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
 
 PERIOD_S = 0.004
-_WAITING = {"select", "poll", "wait", "_recv", "recv_bytes", "read", "_worker"}
 _BY_FUNCTION = {
     ("codec.py", "encode"): "encode",
     ("codec.py", "decode"): "validate",
+    ("connection.py", "publish"): "publish",
+    ("connection.py", "_publication"): "publish",
+    ("connection.py", "take"): "get",
+    ("connection.py", "ack"): "acknowledge",
+    ("connection.py", "held"): "acknowledge",
+    ("consumer.py", "ack"): "acknowledge",
+    ("consumer.py", "flush"): "acknowledge",
+    ("consumer.py", "_send_acks"): "acknowledge",
+    ("wire.py", "to_properties"): "publish",
+    ("wire.py", "to_delivery"): "get",
 }
 _BY_FILE = {
     "publisher.py": "publish",
     "dead.py": "publish",
+    "consumer.py": "get",
+    "gets.py": "get",
+    "subscription.py": "get",
     "mailbox.py": "threads",
+    "io_thread.py": "threads",
+    "writes.py": "wire",
 }
-_CONSUMER = {"ack": "acknowledge", "flush": "acknowledge", "_flush": "acknowledge"}
+_MODELS = {"model_dump": "encode", "model_dump_json": "encode"}
 OPERATIONS = (
     "encode",
     "validate",
@@ -37,11 +53,12 @@ OPERATIONS = (
 
 
 class Sampler:
-    """Counts samples by operation until `save`."""
+    """CPU microseconds by operation, from `start` or the last `reset` to `save`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.places: Counter[str] = Counter()
+        self._clocks: dict[int, int] = {}
 
     def start(self) -> None:
         """Begin; main thread only."""
@@ -61,13 +78,16 @@ class Sampler:
 
     def _tick(self, _number: int, frame: FrameType | None) -> None:
         here = sys._getframe()
-        for top in sys._current_frames().values():
+        for thread, top in sys._current_frames().items():
+            clock = time.clock_gettime_ns(time.pthread_getcpuclockid(thread))
+            spent = clock - self._clocks.get(thread, clock)
+            self._clocks[thread] = clock
             start = frame if top is here or top.f_back is here else top
-            if start is None or start.f_code.co_name in _WAITING:
+            if start is None or not spent:
                 continue
             operation, place = _classify(start)
-            self.counts[operation] += 1
-            self.places[place] += 1
+            self.counts[operation] += spent // 1000
+            self.places[place] += spent // 1000
 
 
 def _classify(frame: FrameType) -> tuple[str, str]:
@@ -78,20 +98,18 @@ def _classify(frame: FrameType) -> tuple[str, str]:
         path, function = code.co_filename, code.co_name
         name = path.rsplit("/", 1)[-1]
         place = place or f"{name}:{function}"
-        found = _BY_FUNCTION.get((name, function))
-        if found:
-            return found, place
-        if "/amqp/" in path:
-            if name == "consumer.py":
-                return _CONSUMER.get(function, "get"), place
-            if name in _BY_FILE:
-                return _BY_FILE[name], place
-        if name == "connection.py" and "/pika/" in path and function == "_deliver_frame_to_channel":
-            method = getattr(getattr(current.f_locals.get("value"), "method", None), "NAME", "")
-            return ("publish" if method in {"Basic.Ack", "Basic.Return"} else "get"), place
-        if "/consumers/" in path or "/producers/" in path:
+        if "/infra/amqp/" in path:
+            found = _BY_FUNCTION.get((name, function)) or _BY_FILE.get(name)
+            if found:
+                return found, place
+        elif "/pydantic/" in path:
+            return _MODELS.get(function, "validate"), place
+        elif name == "connection.py" and "/pika/" in path:
+            if function == "_deliver_frame_to_channel":
+                method = getattr(getattr(current.f_locals.get("value"), "method", None), "NAME", "")
+                return ("publish" if method in {"Basic.Ack", "Basic.Return"} else "get"), place
+        elif "/consumers/" in path or "/producers/" in path:
             return "role", place
-        if "/pika/" in path:
-            pika = True
+        pika = pika or "/pika/" in path
         current = current.f_back
     return ("wire" if pika else "event loop"), place
