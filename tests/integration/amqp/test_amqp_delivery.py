@@ -289,3 +289,39 @@ async def test_several_queues_are_asked_in_order(connect: Connect) -> None:
         ("prompts", b"last"),
         None,
     ]
+
+
+async def test_many_are_taken_at_once_and_the_next_queue_only_when_one_is_empty(
+    connect: Connect,
+) -> None:
+    broker = await connect()
+    counts = {"cancelled": 3, "eval_prompt": 2, "prompt": 40}
+    sent = [(key, str(n).encode()) for key, count in counts.items() for n in range(count)]
+    await asyncio.gather(*(broker.publish(outgoing(key, body)) for key, body in sent))
+    order = ("cancel_queue", "eval_prompts", "prompts")
+    first = await broker.take(*order, limit=40)
+    rest = await broker.take(*order, limit=40)
+    assert [d.queue for d in first] == [order[0]] * 3 + [order[1]] * 2 + [order[2]] * 35
+    assert [d.queue for d in rest] == [order[2]] * 5
+    assert {(WORK_KEYS[d.queue], d.body) for d in (*first, *rest)} == set(sent)
+    assert all(broker.ack(delivery) for delivery in (*first, *rest))
+    assert await broker.take(*order, limit=40) == []
+
+
+async def test_what_was_taken_for_a_caller_that_gave_up_returns(connect: Connect) -> None:
+    broker = await connect()
+    for number in range(20):
+        await broker.publish(outgoing("prompt", str(number).encode()))
+    for delay in (0.0, 0.001, 0.003, 0.006, 0.012):
+        task = asyncio.create_task(broker.take("prompts", limit=20))
+        await asyncio.sleep(delay)
+        task.cancel()
+        results = await asyncio.gather(task, return_exceptions=True)
+        for delivery in results[0] if isinstance(results[0], list) else ():
+            broker.ack(delivery)
+            await broker.publish(outgoing("prompt", delivery.body))
+    bodies: set[bytes] = set()
+    async with asyncio.timeout(30):
+        while len(bodies) < 20:
+            bodies |= {delivery.body for delivery in await broker.take("prompts", limit=20)}
+    assert bodies == {str(number).encode() for number in range(20)}

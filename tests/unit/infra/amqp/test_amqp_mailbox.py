@@ -51,6 +51,43 @@ async def test_a_call_posted_by_a_call_runs_too() -> None:
     await asyncio.wait_for(done.wait(), 5)
 
 
+async def test_one_turn_of_another_loop_is_one_batch_and_waking_brings_it_forward() -> None:
+    batches: list[int] = []
+    seen: list[int] = []
+    mailbox = Mailbox(asyncio.get_running_loop(), after=lambda: batches.append(len(seen)))
+
+    async def burst(*, wake: bool) -> None:
+        for number in range(50):
+            mailbox.post(seen.append, number)
+        if wake:
+            mailbox.wake()
+            return
+        while len(seen) < 50:
+            await asyncio.sleep(0.001)
+
+    await asyncio.to_thread(asyncio.run, burst(wake=False))
+    assert (seen, batches) == (list(range(50)), [50])
+    await asyncio.to_thread(asyncio.run, burst(wake=True))
+    await asyncio.sleep(0)
+    assert (seen, batches) == ([*range(50), *range(50)], [50, 100])
+
+
+async def test_a_sender_whose_loop_ended_holds_nobody_else_up() -> None:
+    seen: list[str] = []
+    mailbox = Mailbox(asyncio.get_running_loop())
+
+    async def post(text: str) -> None:
+        mailbox.post(seen.append, text)
+
+    await asyncio.to_thread(asyncio.run, post("first"))
+    await asyncio.to_thread(asyncio.run, post("second"))
+    mailbox.post(seen.append, "third")
+    async with asyncio.timeout(5):
+        while len(seen) < 3:
+            await asyncio.sleep(0.001)
+    assert seen == ["first", "second", "third"]
+
+
 async def test_replies_are_settled_once() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     reply = Reply(mailbox)
