@@ -93,10 +93,9 @@ class Gets:
         if self._growing is not None:
             self._growing.cancel()
             self._growing = None
-        unfinished = list(dict.fromkeys(self._active.values()))
-        for take in unfinished:
+        self._waiting.extendleft(reversed(dict.fromkeys(self._active.values())))
+        for take in self._waiting:
             take.begin_again()
-        self._waiting.extendleft(reversed(unfinished))
         self._idle.clear()
         self._active.clear()
         self._expected.clear()
