@@ -91,7 +91,7 @@ def main() -> None:
             case "path":
                 show_path(options.rollouts)
             case "growth":
-                show_growth(max(500, options.rollouts // 10))
+                show_growth(max(250, options.rollouts // 20))
             case _:
                 parser.error(f"{what!r} is none of codec, help, path, growth")
 
