@@ -165,7 +165,7 @@ class Broker:
         Raises:
             MessageTooLarge: Checked before anything is sent.
             BadMessage: The envelope cannot be sent.
-            Unroutable: No queue takes the routing key.
+            Unroutable: No queue takes the routing key; never for `sync`.
             PublishTimeout: Not confirmed within `timeout_s`; it may still arrive.
         """
         reply = self._reply()
@@ -204,7 +204,9 @@ class Broker:
         else:
             exchange = full_name(self.run, exchange)
         properties = to_properties(message.envelope, persistent=persistent)
-        return Publication(exchange, key, properties, message.body, reply)
+        # control is state that is told again: while its queues are made anew, nobody may be there
+        mandatory = message.exchange != ExchangeName.SYNC
+        return Publication(exchange, key, properties, message.body, reply, mandatory=mandatory)
 
     # -- receiving
 

@@ -31,6 +31,8 @@ class Publication:
     properties: EncodedProperties
     body: bytes
     reply: Reply
+    mandatory: bool = True
+    """It must reach a queue."""
     returned: str = ""
     """Why the broker sent it back."""
     num_nacks: int = 0
@@ -102,7 +104,7 @@ class Publisher:
             if publication.reply.done():  # its caller gave up before it was sent
                 continue
             try:
-                self._send(channel, publication, mandatory=True)
+                self._send(channel, publication, mandatory=publication.mandatory)
             except PIKA_ERRORS:
                 self._waiting.appendleft(publication)
                 return

@@ -14,7 +14,8 @@ RAISES, HANGS, GIVES_NAN, ALL_RAISE = 3, 4, 5, 6
 """Groups whose first member, or every member, meets the fault in `faulty`."""
 GATE = "WARREN_TEST_GATE"
 """Names a file without which `gated` holds back what belongs to later groups."""
-FREE_GROUPS = 6
+FREE_GROUPS, FREE_STEPS = 6, 2
+"""Groups that are never held back, and the steps that are done before others are issued."""
 
 
 def alternating(rollout: RolloutView) -> float:

@@ -171,6 +171,10 @@ class RunRecord:
         manifests = sorted((self.root / "weights" / "manifests").glob("*.json"))
         return json.loads(manifests[-1].read_text())["run_id"] if manifests else ""
 
+    def broker_pid(self) -> int:
+        """Of the private node."""
+        return int((self.root / "broker" / "rabbit.pid").read_text())
+
     def closed(self) -> list[Closed]:
         """How each group ended, in order."""
         ends: list[Closed] = []
