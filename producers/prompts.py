@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from infra.amqp.codec import decode, encode
 from infra.amqp.dead import give_up, original_message
 from infra.amqp.errors import BadMessage, MessageTooLarge
+from infra.amqp.io.subscription import Subscription
 from infra.amqp.message import Delivery, Outgoing
-from infra.amqp.subscription import Subscription
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
 from infra.roles.lifecycle import serve

@@ -16,8 +16,8 @@ from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
 from infra.amqp.codec import decode, encode
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage, MessageTooLarge
+from infra.amqp.io.subscription import Subscription
 from infra.amqp.message import Delivery, Outgoing
-from infra.amqp.subscription import Subscription
 from infra.roles.context import RoleContext
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig

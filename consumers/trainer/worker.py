@@ -60,8 +60,8 @@ async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) 
     from consumers.trainer.learn.learner import Learner
     from consumers.trainer.learn.policy import Policy
     from consumers.trainer.session import Session
-    from infra.weights.store import WeightStore
     from consumers.trainer.steering.fence import hold_queue
+    from infra.weights.store import WeightStore
 
     if resume and purge:
         raise ConfigError("--resume and --purge exclude each other")

@@ -12,22 +12,22 @@ import contextlib
 import logging
 from typing import Any
 
-from infra.amqp.channel import Channel
-from infra.amqp.consumer import Consumer
-from infra.amqp.control import Control
 from infra.amqp.declare import Topology
 from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout
-from infra.amqp.gets import Take
-from infra.amqp.io_thread import IoThread
-from infra.amqp.link import Link, connection_parameters, watch
-from infra.amqp.mailbox import Mailbox, Reply
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.consumer import Consumer
+from infra.amqp.io.control import Control
+from infra.amqp.io.gets import Take
+from infra.amqp.io.io_thread import IoThread
+from infra.amqp.io.link import Link, connection_parameters, watch
+from infra.amqp.io.mailbox import Mailbox, Reply
+from infra.amqp.io.publisher import Publication, Publisher, too_large
+from infra.amqp.io.subscription import Subscription
+from infra.amqp.io.wire import to_properties
+from infra.amqp.io.writes import flush
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
-from infra.amqp.publisher import Publication, Publisher, too_large
-from infra.amqp.subscription import Subscription
 from infra.amqp.topology import ExchangeName, Version, check_queue, full_name, parse_version
 from infra.amqp.url import address, parse_url
-from infra.amqp.wire import to_properties
-from infra.amqp.writes import flush
 from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Any
 
 from pika import exceptions
 
-from infra.amqp.channel import Channel
-from infra.amqp.faults import NOT_FOUND, describe, reply_code
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.faults import NOT_FOUND, describe, reply_code
 from infra.amqp.topology import (
     EXCHANGES,
     QUEUES,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TextIO
 
 from infra.amqp.admin import Management
-from infra.amqp.broker_config import plugins_config, server_config, server_environment
-from infra.amqp.broker_container import Container
-from infra.amqp.broker_install import Install, find_install, not_installed
-from infra.amqp.child import Child
 from infra.amqp.errors import LocalBrokerFailed, ManagementUnreachable
-from infra.amqp.ports import Ports, around, find_ports, is_free
+from infra.amqp.node.child import Child
+from infra.amqp.node.config import plugins_config, server_config, server_environment
+from infra.amqp.node.container import Container
+from infra.amqp.node.install import Install, find_install, not_installed
+from infra.amqp.node.ports import Ports, around, find_ports, is_free
 from infra.amqp.url import make_url, management_url
 
 logger = logging.getLogger(__name__)

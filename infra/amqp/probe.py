@@ -3,8 +3,8 @@
 import pika
 
 from infra.amqp.errors import BrokerUnreachable
-from infra.amqp.faults import PIKA_ERRORS, describe, fatal
-from infra.amqp.link import connection_parameters
+from infra.amqp.io.faults import PIKA_ERRORS, describe, fatal
+from infra.amqp.io.link import connection_parameters
 from infra.amqp.url import address
 
 

@@ -80,8 +80,8 @@ def check_broker(config: RunConfig) -> str:
         from infra.amqp.url import mask_url
 
         return f"{probe(url)} answers at {mask_url(url)}"
-    from infra.amqp.broker_container import Container
-    from infra.amqp.broker_install import find_install, not_installed
+    from infra.amqp.node.container import Container
+    from infra.amqp.node.install import find_install, not_installed
 
     install = find_install()
     if install is None and not Container.available():

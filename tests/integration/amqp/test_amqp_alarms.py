@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from infra.amqp.admin import Management
-from infra.amqp.broker_config import server_environment
 from infra.amqp.local_broker import LocalBroker
+from infra.amqp.node.config import server_environment
 from infra.amqp.url import management_url
 from tests.broker_fixtures import Connect
 from tests.integration.amqp.messages import outgoing

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.amqp import ports
 from infra.amqp.admin import Management
 from infra.amqp.errors import LocalBrokerFailed
 from infra.amqp.local_broker import LocalBroker
+from infra.amqp.node import ports
 from infra.amqp.url import management_url
 from tests.broker_fixtures import Connect
 from tests.integration.amqp.messages import outgoing

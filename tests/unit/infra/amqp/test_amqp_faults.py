@@ -6,7 +6,7 @@ import pytest
 from pika import exceptions
 
 from infra.amqp.errors import BrokerRefused, BrokerUnreachable, ResourceLocked, TopologyMismatch
-from infra.amqp.faults import describe, fatal, size_limit
+from infra.amqp.io.faults import describe, fatal, size_limit
 from infra.amqp.probe import probe
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.amqp.broker_config import server_config, server_environment
-from infra.amqp.broker_container import container_command
-from infra.amqp.broker_install import (
+from infra.amqp.errors import BrokerNotInstalled
+from infra.amqp.node.config import server_config, server_environment
+from infra.amqp.node.container import container_command
+from infra.amqp.node.install import (
     PREFIX_VARIABLE,
     Install,
     cache_folder,
@@ -15,8 +16,7 @@ from infra.amqp.broker_install import (
     not_installed,
     unpacked_package,
 )
-from infra.amqp.errors import BrokerNotInstalled
-from infra.amqp.ports import around, find_ports, is_free
+from infra.amqp.node.ports import around, find_ports, is_free
 
 
 def fake_install(prefix: Path) -> Install:
@@ -47,13 +47,13 @@ def test_the_cache_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_an_unpacked_package_is_used_without_fetching(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.amqp.broker_install._release", lambda: "debian-x-y")
+    monkeypatch.setattr("infra.amqp.node.install._release", lambda: "debian-x-y")
     fake_install(tmp_path / "rabbitmq-debian-x-y")
 
     def refuse(*_: object) -> None:
         raise AssertionError("nothing should be fetched")
 
-    monkeypatch.setattr("infra.amqp.broker_install._download", refuse)
+    monkeypatch.setattr("infra.amqp.node.install._download", refuse)
     found = unpacked_package(tmp_path)
     assert found is not None
     assert found.complete

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from infra.amqp.mailbox import Mailbox, Reply
+from infra.amqp.io.mailbox import Mailbox, Reply
 
 
 async def test_calls_from_many_threads_all_run_in_their_order() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pika import spec
 
 from infra.amqp.errors import BadMessage
+from infra.amqp.io.wire import to_delivery, to_properties
 from infra.amqp.message import Envelope, Lease
-from infra.amqp.wire import to_delivery, to_properties
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -17,9 +17,9 @@ from typing import Any
 
 from pika import spec
 
-from infra.amqp.channel import Channel
-from infra.amqp.faults import PIKA_ERRORS, LinkLost
-from infra.amqp.mailbox import Reply
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.faults import PIKA_ERRORS, LinkLost
+from infra.amqp.io.mailbox import Reply
 from infra.amqp.message import Delivery
 from infra.amqp.topology import full_name
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
-from infra.amqp.mailbox import Mailbox
+from infra.amqp.io.mailbox import Mailbox
 from infra.amqp.message import Delivery
 
 

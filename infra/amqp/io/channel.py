@@ -6,7 +6,7 @@ from typing import Any
 
 from pika import exceptions
 
-from infra.amqp.faults import PIKA_ERRORS, LinkLost
+from infra.amqp.io.faults import PIKA_ERRORS, LinkLost
 from infra.amqp.message import Lease
 
 

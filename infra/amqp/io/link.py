@@ -16,7 +16,7 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from infra.amqp.faults import PIKA_ERRORS, LinkLost, describe, fatal
+from infra.amqp.io.faults import PIKA_ERRORS, LinkLost, describe, fatal
 from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pika.adapters.utils import io_services_utils
 
-from infra.amqp.mailbox import Mailbox
+from infra.amqp.io.mailbox import Mailbox
 
 T = TypeVar("T")
 

@@ -11,14 +11,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from infra.amqp.channel import Channel
 from infra.amqp.errors import QueueMissing, ResourceLocked
-from infra.amqp.faults import NOT_FOUND, PIKA_ERRORS, RESOURCE_LOCKED, LinkLost, fatal, reply_code
-from infra.amqp.link import Link
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.faults import (
+    NOT_FOUND,
+    PIKA_ERRORS,
+    RESOURCE_LOCKED,
+    LinkLost,
+    fatal,
+    reply_code,
+)
+from infra.amqp.io.link import Link
+from infra.amqp.io.subscription import Subscription
+from infra.amqp.io.wire import to_delivery
 from infra.amqp.message import Delivery
-from infra.amqp.subscription import Subscription
 from infra.amqp.topology import PRIVATE_QUEUE_ARGUMENTS, ExchangeName, full_name
-from infra.amqp.wire import to_delivery
 from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from typing import Any
 
 from pika import spec
 
-from infra.amqp.channel import Channel
 from infra.amqp.errors import MessageTooLarge, Unroutable
-from infra.amqp.faults import PIKA_ERRORS, size_limit
-from infra.amqp.link import Link
-from infra.amqp.mailbox import Reply
-from infra.amqp.wire import EncodedProperties
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.faults import PIKA_ERRORS, size_limit
+from infra.amqp.io.link import Link
+from infra.amqp.io.mailbox import Reply
+from infra.amqp.io.wire import EncodedProperties
 
 WINDOW = 512
 WINDOW_BYTES = 32 * 1024 * 1024

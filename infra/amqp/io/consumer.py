@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from infra.amqp.channel import Channel
-from infra.amqp.faults import PIKA_ERRORS
-from infra.amqp.gets import Gets
-from infra.amqp.link import Link
+from infra.amqp.io.channel import Channel
+from infra.amqp.io.faults import PIKA_ERRORS
+from infra.amqp.io.gets import Gets
+from infra.amqp.io.link import Link
+from infra.amqp.io.subscription import Subscription
+from infra.amqp.io.wire import to_delivery
 from infra.amqp.message import Delivery, Lease
-from infra.amqp.subscription import Subscription
 from infra.amqp.topology import Version, consumer_arguments, full_name
-from infra.amqp.wire import to_delivery
 
 
 class Consumer:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from infra.amqp.ports import Ports
+from infra.amqp.node.ports import Ports
 
 IMAGE = "rabbitmq:4-management"
 

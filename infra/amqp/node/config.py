@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from infra.amqp.broker_install import Install
-from infra.amqp.ports import Ports
+from infra.amqp.node.install import Install
+from infra.amqp.node.ports import Ports
 from infra.amqp.topology import CONSUMER_TIMEOUT_S
 
 NODE_NAME = "warren@localhost"
