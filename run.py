@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from infra.roles.cli import main
+from infra.roles.command.cli import main
 
 ROLES = {
     "producer": "producers.prompts",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.roles.processes import end_all
+from infra.roles.fleet.processes import end_all
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

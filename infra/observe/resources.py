@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.roles.processes import descendants, process_tree
+from infra.roles.fleet.processes import descendants, process_tree
 
 PERIOD_S = 2.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.roles.run_folder import write_atomically
+from infra.roles.fleet.run_folder import write_atomically
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics

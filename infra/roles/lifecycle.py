@@ -24,8 +24,8 @@ from infra.roles.broker_url import find_url
 from infra.roles.context import TRAINER, RoleContext
 from infra.roles.control import listen, watch_silence
 from infra.roles.errors import ExitCode, LeftWithoutHandover, WarrenError
+from infra.roles.fleet.processes import end_all
 from infra.roles.heartbeats import send_heartbeats
-from infra.roles.processes import end_all
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 

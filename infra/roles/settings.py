@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from infra.roles.describe import keys_at
+from infra.roles.command.describe import keys_at
 from infra.roles.errors import ConfigError
 from schemas.config import RunConfig
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
-from infra.roles.cli import main
+from infra.roles.command.cli import main
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
 from infra.roles.lifecycle import serve

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.observe.resources import ResourceSampler, pss_bytes
-from infra.roles.processes import alive, descendants, end_all
+from infra.roles.fleet.processes import alive, descendants, end_all
 
 PARENT = (
     "import subprocess, sys, time;"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.roles.errors import BrokerUnreachable
-from infra.roles.private_broker import RunBroker, await_configured
+from infra.roles.fleet.private_broker import RunBroker, await_configured
 from infra.roles.settings import load_config
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.roles.errors import ConfigError
-from infra.roles.run_folder import prepare_folder, write_atomically
+from infra.roles.fleet.run_folder import prepare_folder, write_atomically
 from schemas.config import RunConfig
 
 

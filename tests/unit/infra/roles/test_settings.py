@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from infra.roles.command.toml_text import to_toml
 from infra.roles.errors import ConfigError
 from infra.roles.settings import apply_override, load_config, parse_value
-from infra.roles.toml_text import to_toml
 
 GOOD = """\
 [run]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.roles import supervise
-from infra.roles.children import RoleProcess, exit_words
 from infra.roles.errors import ExitCode
-from infra.roles.interrupts import Interrupts
-from infra.roles.supervise import Patience, Supervisor
+from infra.roles.fleet import supervise
+from infra.roles.fleet.children import RoleProcess, exit_words
+from infra.roles.fleet.interrupts import Interrupts
+from infra.roles.fleet.supervise import Patience, Supervisor
 
 
 class Clock:

@@ -53,7 +53,7 @@ def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
 
 def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry: Path) -> int:
     if command in ("config", "--help-recipe"):
-        from infra.roles.describe import describe_config
+        from infra.roles.command.describe import describe_config
 
         sys.stdout.write(describe_config() + "\n")
         return ExitCode.DONE
@@ -65,20 +65,20 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
 
     config = load_config(options.recipe, options.overrides)
     if options.dry_run:
-        from infra.roles.toml_text import to_toml
+        from infra.roles.command.toml_text import to_toml
 
         sys.stdout.write(to_toml(config))
         return ExitCode.DONE
     if command == "check":
-        from infra.roles.check import check
+        from infra.roles.command.check import check
 
         return check(config, roles)
     if command == "up":
-        from infra.roles.launch import up
+        from infra.roles.fleet.launch import up
 
         return up(config, entry=entry, resume=options.resume, purge=options.purge)
     if command == "broker":
-        from infra.roles.private_broker import run_broker
+        from infra.roles.fleet.private_broker import run_broker
 
         return run_broker(config)
     extra = {"resume": options.resume, "purge": options.purge} if command == "trainer" else {}

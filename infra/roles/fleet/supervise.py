@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from infra.roles.children import RoleProcess, exit_words
 from infra.roles.context import TRAINER
 from infra.roles.errors import ExitCode
-from infra.roles.interrupts import Interrupts
+from infra.roles.fleet.children import RoleProcess, exit_words
+from infra.roles.fleet.interrupts import Interrupts
 
 logger = logging.getLogger(__name__)
 

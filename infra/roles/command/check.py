@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
-from infra.roles.check_row import check_gold, check_prompt
+from infra.roles.command.check_row import check_gold, check_prompt
 from infra.roles.errors import ConfigError, ExitCode, WarrenError
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig

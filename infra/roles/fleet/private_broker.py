@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from infra.observe.logs import set_up_logging
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
 from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
+from infra.roles.fleet.run_folder import write_atomically
 from infra.roles.lifecycle import report
-from infra.roles.run_folder import write_atomically
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
