@@ -102,7 +102,8 @@ class RoleContext:
     async def sleep_or_stop(self, seconds: float) -> bool:
         """Sleep; True, and early, when the role was told to stop."""
         try:
-            await asyncio.wait_for(self.stop.wait(), timeout=seconds)
+            async with asyncio.timeout(seconds):
+                await self.stop.wait()
         except TimeoutError:
             return False
         return True
@@ -196,7 +197,8 @@ class RoleContext:
                     self.hear_weights(manifest)
                     return
             try:
-                await asyncio.wait_for(self._learned.wait(), timeout=_STORE_PERIOD_S)
+                async with asyncio.timeout(_STORE_PERIOD_S):
+                    await self._learned.wait()
             except TimeoutError:
                 continue
 

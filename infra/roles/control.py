@@ -78,7 +78,8 @@ async def watch_silence(context: RoleContext) -> None:
 async def _heard(context: RoleContext) -> bool:
     """Whether a `RunState` comes within three periods."""
     try:
-        await asyncio.wait_for(context.word.wait(), timeout=SILENCE_S)
+        async with asyncio.timeout(SILENCE_S):
+            await context.word.wait()
     except TimeoutError:
         await asyncio.sleep(_CATCH_UP_S)  # our loop may have stood still, the word in its queue
         return context.word.is_set()
