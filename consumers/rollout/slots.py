@@ -118,7 +118,7 @@ class Slots:
         self._by_id[held.rollout_id] = held
         self.num_alone += held.alone
         for delivery in held.deliveries:
-            self._settled.pop(delivery.envelope.message_id, None)
+            self.forget_settled(delivery)
 
     def remove(self, held: Held) -> None:
         """Free the slot."""
@@ -163,6 +163,10 @@ class Slots:
         self._settled[delivery.envelope.message_id] = None
         while len(self._settled) > _REMEMBERED:
             self._settled.popitem(last=False)
+
+    def forget_settled(self, delivery: Delivery) -> None:
+        """A message of this id is to be done, whatever became of an earlier one."""
+        self._settled.pop(delivery.envelope.message_id, None)
 
     def already_settled(self, delivery: Delivery) -> bool:
         """Whether this delivery only repeats one whose acknowledgement was lost."""

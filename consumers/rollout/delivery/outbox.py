@@ -105,6 +105,7 @@ class Outbox:
             source = next((one for one in live if _carries(one, held)), live[0])
             await self._publish(unchanged(source, headers, app_id=self._app_id), None)
             self._acknowledge(held)
+            self._slots.forget_settled(source)  # it keeps its id: when it comes, it is to be run
 
     async def refuse(
         self,

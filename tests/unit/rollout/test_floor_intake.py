@@ -316,3 +316,19 @@ async def test_the_heartbeat_names_what_is_held(tmp_path: Path) -> None:
         bench.broker.giving = False
         bench.broker.lose_deliveries()
         assert bench.floor.describe()["rollout_ids"] == ()
+
+
+async def test_what_was_given_back_unchanged_is_run_when_another_worker_died_with_it(
+    tmp_path: Path,
+) -> None:
+    """It kept its message id, so a redelivery here is not the echo of our acknowledgement."""
+    async with Bench(tmp_path) as bench:
+        bench.broker.put("prompts", task(0), min_version=4)
+        await bench.until(lambda: len(bench.floor.slots) == 1)
+        bench.broker.giving = False
+        await bench.floor.departure.give_back_waiting()
+        queue = bench.broker.queues["prompts"]
+        queue[0] = replace(queue[0], redelivered=True, delivery_count=1)
+        bench.publish(4)
+        bench.broker.giving = True
+        await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
