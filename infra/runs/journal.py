@@ -87,6 +87,8 @@ class Journal:
         async with self._flushing:
             if self._durable >= wanted:
                 return
+            if self._broken is not None:  # an fsync that follows a failed one proves nothing
+                raise _unwritable(self._folder, self._broken)
             target = self._written
             await asyncio.to_thread(self._sync, self._fd)
             self._durable = target
@@ -98,6 +100,8 @@ class Journal:
         """Begin a new segment, so that older ones can be removed some day."""
         await self.commit()
         async with self._flushing:
+            if self._broken is not None:
+                raise _unwritable(self._folder, self._broken)
             if self._written != self._durable:
                 self._sync(self._fd)
                 self._durable = self._written

@@ -217,6 +217,28 @@ async def test_a_full_disk_is_said_and_nothing_more_is_taken(
     assert numbers(tmp_path) == [0, 7]
 
 
+async def test_no_commit_succeeds_after_a_failed_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports a lost page once: the next fsync would succeed, and prove nothing."""
+    journal = Journal(tmp_path, opened(1))
+    journal.append(issued(0))
+    real, failed = os.fsync, []
+
+    def once(fd: int) -> None:
+        if not failed:
+            failed.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", once)
+    outcomes = await asyncio.gather(
+        journal.commit(), journal.commit(), journal.rotate(), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [JournalUnwritable] * 3
+    journal.close()
+
+
 def test_an_incarnation_writes_once(tmp_path: Path) -> None:
     write(tmp_path, 1, range(1))
     with pytest.raises(JournalUnwritable, match="File exists"):
