@@ -23,7 +23,7 @@ from infra.amqp.io.link import Link, connection_parameters, watch
 from infra.amqp.io.mailbox import Mailbox, Reply
 from infra.amqp.io.publisher import Publication, Publisher, too_large
 from infra.amqp.io.subscription import Subscription
-from infra.amqp.io.wire import to_properties
+from infra.amqp.io.wire import text, to_properties
 from infra.amqp.io.writes import flush
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.topology import ExchangeName, Version, check_queue, full_name, parse_version
@@ -106,7 +106,7 @@ class Broker:
     @property
     def version(self) -> Version:
         """RabbitMQ's version; zeros before the first connection."""
-        return parse_version(_text(self._sync.server_properties.get("version", "")))
+        return parse_version(text(self._sync.server_properties.get("version", "")))
 
     # -- life
 
@@ -120,7 +120,9 @@ class Broker:
         """
         if self._io is not None:
             raise BrokerClosed("a Broker is started once")
-        self._io = IoThread(f"amqp {self.app_id}", after_batch=self._after_batch)
+        self._io = IoThread(
+            f"amqp {self.app_id}", after_batch=self._after_batch, on_died=self._died
+        )
         for link in self._links:
             self._io.spawn(link.run())
         self._io.spawn(watch(self._links))
@@ -367,6 +369,10 @@ class Broker:
             link.fail(error)
         self._fail_all(error)
 
+    def _died(self, error: BaseException) -> None:
+        logger.error("the broker's I/O thread failed", exc_info=error)
+        self._fatal(BrokerClosed(f"the broker's I/O failed: {type(error).__name__}: {error}"))
+
     def _fail_all(self, error: BaseException) -> None:
         self._publisher.fail_all(error)
         self._consumer.fail_all(error)
@@ -388,13 +394,9 @@ class Broker:
 
     async def _set_up_consume(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)
-        version = parse_version(_text((connection.server_properties or {}).get("version", "")))
+        version = parse_version(text((connection.server_properties or {}).get("version", "")))
         await self._consumer.attach(connection, epoch, version)
 
     async def _set_up_control(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)
         await self._control.attach(connection, epoch)
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,14 +1,21 @@
 """Giving a message up: the reason is confirmed at `dead` before the message is acknowledged."""
 
 import base64
+import hashlib
+from collections.abc import Mapping
 from typing import Protocol
 
 from infra.amqp.codec import CHECKSUM, encode
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.topology import ExchangeName
+from schemas.headers import HEADER_NAMES
 from schemas.work import Failure, OriginalMessage
 
 _MAX_ORIGINAL_BYTES = MAX_BODY_BYTES // 2  # base64 and JSON around it still fit
+_MAX_TEXT_BYTES = 1024
+_MAX_HEADERS_BYTES = 8 * 1024
+_MAX_ID_BYTES = 200
+_INT64 = 1 << 63
 
 
 class Publishes(Protocol):
@@ -39,22 +46,41 @@ async def give_up(broker: Publishes, delivery: Delivery, failure: Failure) -> No
 
     The failure keeps the original's headers, and its own message id is derived from the
     original's, so that giving up twice is one failure. `failure.original` is filled when missing.
+    Whatever the original's ids and headers are, they are no reason to fail here.
     """
     envelope = delivery.envelope
     if failure.original is None:
         failure = failure.model_copy(update={"original": original_message(delivery)})
-    message_id = f"{envelope.message_id}.dead" if envelope.message_id else None
     ours, body = encode(
         failure,
         app_id=broker.app_id,
         correlation_id=envelope.correlation_id,
-        headers={
-            key: value
-            for key, value in envelope.headers.items()
-            if key != CHECKSUM and not key.startswith("x-")
-        },
-        message_id=message_id,
+        headers=_kept(envelope.headers),
+        message_id=_dead_id(envelope.message_id),
     )
     outgoing = Outgoing(exchange=ExchangeName.DEAD, routing_key="", envelope=ours, body=body)
     await broker.publish(outgoing)
     broker.ack(delivery)
+
+
+def _dead_id(message_id: str) -> str | None:
+    """A function of the original's id that AMQP can carry."""
+    if len(message_id.encode()) > _MAX_ID_BYTES:
+        message_id = hashlib.sha256(message_id.encode()).hexdigest()
+    return f"{message_id}.dead" if message_id else None
+
+
+def _kept(headers: Mapping[str, str | int]) -> dict[str, str | int]:
+    """What may travel on: ours first, then others, as far as they fit."""
+    kept: dict[str, str | int] = {}
+    room = _MAX_HEADERS_BYTES
+    for name in sorted(headers, key=lambda name: name not in HEADER_NAMES):
+        value = headers[name]
+        if name == CHECKSUM or name.startswith("x-"):
+            continue
+        size = len(value.encode()) if isinstance(value, str) else 8
+        fits = size <= _MAX_TEXT_BYTES if isinstance(value, str) else -_INT64 <= value < _INT64
+        if fits and len(name.encode()) + size <= room:
+            kept[name] = value
+            room -= len(name.encode()) + size
+    return kept

@@ -1,10 +1,11 @@
 """Receiving: subscriptions, acknowledgements, and the channels for both. I/O thread only."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from infra.amqp.io.channel import Channel
-from infra.amqp.io.faults import PIKA_ERRORS
+from infra.amqp.io.faults import PIKA_ERRORS, LinkLost
 from infra.amqp.io.gets import Gets
 from infra.amqp.io.link import Link
 from infra.amqp.io.subscription import Subscription
@@ -109,15 +110,16 @@ class Consumer:
             return
         try:
             await self._consume(subscription)
-        except PIKA_ERRORS as error:
+        except (*PIKA_ERRORS, LinkLost) as error:
             link.drop(f"cannot consume from {subscription.queue}: {error}")
 
     def unsubscribe(self, subscription: Subscription, rest: list[Delivery]) -> None:
         """Cancel the consumer and return what it received but nobody saw."""
         channel = self._subscriptions.pop(subscription, None)
         if channel is not None and channel.lease.alive:
-            for tag in channel.raw.consumer_tags:
-                channel.raw.basic_cancel(tag)
+            with contextlib.suppress(*PIKA_ERRORS):  # going away: then nothing comes any more
+                for tag in channel.raw.consumer_tags:
+                    channel.raw.basic_cancel(tag)
         for delivery in rest:
             self.give_back(delivery)
 

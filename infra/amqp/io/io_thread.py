@@ -31,12 +31,25 @@ def tune_pika() -> None:
 
 
 class IoThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread.
 
-    def __init__(self, name: str, *, after_batch: Callable[[], None]) -> None:
+    Args:
+        name: Of the thread.
+        after_batch: Runs in it after each batch of calls.
+        on_died: Told in it when something that was spawned failed: nothing dies in silence.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        after_batch: Callable[[], None],
+        on_died: Callable[[BaseException], None],
+    ) -> None:
         tune_pika()
         self.loop = asyncio.new_event_loop()
         self._after_batch = after_batch
+        self._on_died = on_died
         self._batch_ends = False
         self.mailbox = Mailbox(self.loop, after=after_batch)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -67,7 +80,12 @@ class IoThread:
     def _spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_died(error)
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the I/O loop, after all that was posted, and await its result."""

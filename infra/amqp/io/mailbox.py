@@ -58,9 +58,13 @@ class Mailbox:
     def _drain(self) -> None:
         self._woken = False  # before reading: whoever posts from now on wakes us again
         calls = self._calls
-        for _ in range(len(calls)):
-            call, args = calls.popleft()
-            call(*args)
+        try:
+            for _ in range(len(calls)):
+                call, args = calls.popleft()
+                call(*args)
+        except BaseException:
+            self.wake()  # one call's failure must not strand those behind it
+            raise
         if self._after is not None:
             self._after()
 

@@ -109,19 +109,26 @@ def _table(headers: dict[str, str | int]) -> bytes:
 def to_delivery(
     queue: str, method: Any, properties: Any, body: bytes, *, lease: Lease, needs_ack: bool
 ) -> Delivery:
-    """A delivery from what pika received; what the sender left out is empty."""
+    """A delivery from what pika received; what the sender left out is empty.
+
+    Senders may be strangers: pika hands over text that is no UTF-8 as bytes.
+    """
     headers: dict[str, Any] = properties.headers or {}
     count = headers.get("x-delivery-count", 0)
     offset = headers.get("x-stream-offset")
     return Delivery(
         queue,
         Envelope(
-            message_id=properties.message_id or "",
-            type=properties.type or "",
-            correlation_id=properties.correlation_id or "",
-            app_id=properties.app_id or "",
-            headers={k: v for k, v in headers.items() if isinstance(v, str | int)},
-            content_encoding=properties.content_encoding,
+            message_id=text(properties.message_id),
+            type=text(properties.type),
+            correlation_id=text(properties.correlation_id),
+            app_id=text(properties.app_id),
+            headers={
+                k: v for k, v in headers.items() if isinstance(k, str) and isinstance(v, str | int)
+            },
+            content_encoding=text(properties.content_encoding)
+            if properties.content_encoding is not None
+            else None,
             timestamp=properties.timestamp or 0,
         ),
         body,
@@ -132,3 +139,10 @@ def to_delivery(
         lease,
         int(offset) if isinstance(offset, int) else None,
     )
+
+
+def text(value: object) -> str:
+    """What pika hands over as text, or as bytes where it is no UTF-8; nothing is empty."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)

@@ -17,6 +17,7 @@ from pydantic import Field
 from infra.amqp.codec import MAX_DECODED_BYTES, checksum, decode, encode
 from infra.amqp.dead import give_up, original_message
 from infra.amqp.errors import BadMessage, PublishTimeout
+from infra.amqp.io.wire import to_properties
 from infra.amqp.message import Delivery, Envelope, Lease, Outgoing
 from schemas.arrays import IntArray
 from schemas.base import Message
@@ -239,6 +240,24 @@ async def test_giving_up_is_confirmed_before_the_ack() -> None:
     assert received.original is not None
     assert base64.b64decode(received.original.body) == b"\xff\x00"
     assert received.original.queue == "rollouts"
+
+
+async def test_no_id_and_no_header_of_a_stranger_keeps_it_from_being_given_up() -> None:
+    """What RabbitMQ delivers need not fit back into a message with a longer id."""
+    broken = delivery(b"")
+    strange = {f"header-{n}": "x" * 900 for n in range(40)} | {"wide": "y" * 9000, "big": 1 << 63}
+    envelope = replace(
+        broken.envelope, message_id="i" * 255, headers={**strange, **broken.envelope.headers}
+    )
+    broker = FakeBroker()
+    failure = Failure(stage="reward", kind=FailureKind.DATA, error="boom")
+    await give_up(broker, replace(broken, envelope=envelope), failure)
+    sent = broker.done[0][1].envelope
+    to_properties(sent, persistent=True)
+    assert {key: sent.headers[key] for key in HEADERS} == HEADERS
+    again = FakeBroker()
+    await give_up(again, replace(broken, envelope=envelope), failure)
+    assert again.done[0][1].envelope.message_id == sent.message_id
 
 
 async def test_without_a_confirm_nothing_is_acknowledged() -> None:

@@ -51,6 +51,21 @@ async def test_a_call_posted_by_a_call_runs_too() -> None:
     await asyncio.wait_for(done.wait(), 5)
 
 
+async def test_a_call_that_raises_strands_none_behind_it() -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
+    mailbox, done = Mailbox(loop), asyncio.Event()
+
+    def fails() -> None:
+        raise ValueError("broken")
+
+    mailbox.post(fails)
+    mailbox.post(done.set)
+    await asyncio.wait_for(done.wait(), 5)
+    assert [type(error) for error in reported] == [ValueError]
+
+
 async def test_one_turn_of_another_loop_is_one_batch_and_waking_brings_it_forward() -> None:
     batches: list[int] = []
     seen: list[int] = []

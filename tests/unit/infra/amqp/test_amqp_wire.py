@@ -114,3 +114,21 @@ def test_missing_properties_are_empty_and_nested_headers_are_left_out() -> None:
         headers={"x-delivery-count": 3, "x-stream-offset": 9, "n": 1},
     )
     assert (delivery.tag, delivery.delivery_count, delivery.stream_offset) == (0, 3, 9)
+
+
+def test_text_that_is_no_utf8_is_still_a_delivery_of_text() -> None:
+    """A stranger's message must be readable enough to be given up."""
+    read = spec.BasicProperties(
+        message_id=b"\xff1",
+        type=b"\xfe",
+        app_id=b"\xfd",
+        correlation_id=b"\xfc",
+        content_encoding=b"\xfb",
+        headers={b"\xfa": "x", "group": 7, "blob": b"\xf9", "list": [1]},
+    )
+    method = SimpleNamespace(redelivered=False, delivery_tag=1)
+    envelope = to_delivery("q", method, read, b"", lease=Lease(epoch=1), needs_ack=True).envelope
+    assert envelope.headers == {"group": 7}
+    assert (envelope.message_id, envelope.type) == ("\ufffd1", "\ufffd")
+    assert (envelope.app_id, envelope.correlation_id) == ("\ufffd", "\ufffd")
+    assert envelope.content_encoding == "\ufffd"
