@@ -60,8 +60,9 @@ async def make_place(ctx: RoleContext, *, purge: bool) -> None:
 async def _purge(ctx: RoleContext) -> None:
     dropped = sum([await ctx.broker.purge(queue) for queue in (*_QUEUES, "dead_letters")])
     folder = ctx.folder
-    for path in (folder.journal, folder.checkpoints, folder.weights(ctx.config)):
+    for path in (folder.journal, folder.checkpoints):
         shutil.rmtree(path, ignore_errors=True)
+    await asyncio.to_thread(WeightStore(folder.weights(ctx.config)).clear)
     for path in (folder.metrics, folder.summary):
         path.unlink(missing_ok=True)
     logger.info("purged what an earlier run left: %d messages", dropped)

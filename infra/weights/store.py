@@ -10,9 +10,11 @@ named by its manifest.
 import errno
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 4 << 30
 """Larger versions are cut into several files."""
+
+_VERSION = re.compile(r"(?:\.partial-)?v(\d+)\.i\d+\.[0-9a-f]+")
+_TRASH = re.compile(r"\.trash-(?:manifests|(?:partial-)?v\d+\.i\d+\.[0-9a-f]+)")
 
 
 class WeightStore:
@@ -146,22 +151,35 @@ class WeightStore:
         Returns:
             Versions whose files were removed.
         """
-        manifests = list(self._manifests.newest_first())
-        if not manifests:
+        newest = list(islice(self._manifests.newest_first(), max(1, keep)))
+        if not newest:
             return []
-        kept = {manifest.folder for manifest in manifests[: max(1, keep)]}
-        old = {manifest.folder: manifest.version for manifest in manifests[max(1, keep) :]}
-        newest = manifests[0].version
-        removed = []
-        for path in sorted(self._folder.iterdir()):
-            if path.name in kept or not path.is_dir():
+        kept = {manifest.folder for manifest in newest}
+        removed: set[int] = set()
+        for path, version in self._folders():
+            if path.name in kept or (version is not None and version > newest[0].version):
                 continue
-            version = _version_of(path.name)
-            if path.name.startswith(".trash-") or (version is not None and version <= newest):
-                self._remove(path)
-                if path.name in old:
-                    removed.append(old[path.name])
-        return removed
+            self._remove(path)
+            if version is not None and not path.name.startswith("."):
+                removed.add(version)
+        return sorted(removed)
+
+    def clear(self) -> None:
+        """Remove every version and manifest, and nothing else: the folder may be a shared one."""
+        for path in (self._folder / "manifests", *(path for path, _ in self._folders())):
+            self._remove(path)
+
+    def _folders(self) -> list[tuple[Path, int | None]]:
+        """Folders that are ours by their names, with their versions (None: on its way out)."""
+        if not self._folder.is_dir():
+            return []
+        found = [path for path in sorted(self._folder.iterdir()) if path.is_dir()]
+        versions = [(path, _VERSION.fullmatch(path.name)) for path in found]
+        return [
+            (path, int(match[1]) if match else None)
+            for path, match in versions
+            if match or _TRASH.fullmatch(path.name)
+        ]
 
     def _remove(self, path: Path) -> None:
         trash = path.with_name(f".trash-{path.name.lstrip('.')}")
@@ -175,11 +193,6 @@ class WeightStore:
             return
         except OSError as error:
             logger.warning("cannot remove %s: %s", trash, error.strerror or error)
-
-
-def _version_of(name: str) -> int | None:
-    stem = name.removeprefix(".partial-").split(".", 1)[0]
-    return int(stem[1:]) if stem[:1] == "v" and stem[1:].isdigit() else None
 
 
 def _is_disk_error(error: BaseException) -> bool:

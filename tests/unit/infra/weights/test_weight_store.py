@@ -17,6 +17,7 @@ from infra.roles.errors import ExitCode
 from infra.weights import tensor_file
 from infra.weights.errors import StoreFailed, StoreUnusable, VersionExists, WeightsCorrupt
 from infra.weights.fingerprint import fingerprint
+from infra.weights.manifest import Manifests
 from infra.weights.reader import prepare, starting
 from infra.weights.store import WeightStore
 from schemas.control import WeightFile, WeightsPublished
@@ -152,6 +153,33 @@ def test_prune_keeps_the_newest_and_every_manifest(tmp_path):
     assert store.prune(0) == [3]
     assert store.newest() == manifests[3]
     prepare(tmp_path, manifests[3], tmp_path)
+
+
+def test_clearing_takes_what_is_ours_and_leaves_what_else_lies_there(tmp_path):
+    """`[weights] store` may be any folder: purging a run must not empty it."""
+    store = WeightStore(tmp_path)
+    store.clear()
+    publish(store, 1)
+    for name in (".partial-v00000002.i1.bbbbbbbb", ".trash-v00000000.i1.cccccccc"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "v2.notes").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    store.clear()
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis", "v2.notes", "notes.txt"}
+    assert store.newest() is None
+    publish(store, 1)
+
+
+def test_pruning_reads_no_more_manifests_than_it_keeps(tmp_path, monkeypatch):
+    store = WeightStore(tmp_path)
+    for version in range(6):
+        publish(store, version)
+    read: list[int] = []
+    real = Manifests.read
+    monkeypatch.setattr(Manifests, "read", lambda self, n: (read.append(n), real(self, n))[1])
+    assert store.prune(2) == [0, 1, 2, 3]
+    assert read == [5, 4]
 
 
 def test_a_reader_that_loses_the_race_is_told(tmp_path):
