@@ -29,7 +29,7 @@ class Headers(Frozen):
     """Number of the group's credit; for an evaluation, the evaluated version."""
     index: int = Field(default=0, ge=0)
     """Member of the group."""
-    rollout_id: str = ""
+    rollout_id: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9._-]*$")
     """Empty for a credit."""
     attempt: int = Field(default=0, ge=0)
     """Of the credit: how often this member was issued before."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Frozen, Message
 from schemas.chat import ChatMessage, ToolCall
@@ -11,6 +11,9 @@ from schemas.headers import Purpose
 from schemas.tokens import Tokens
 
 Count = Annotated[int, Field(ge=0)]
+
+MAX_ERROR_CHARS = 4_000
+MAX_TRACEBACK_CHARS = 20_000
 
 
 class Credit(Message):
@@ -268,7 +271,24 @@ class Failure(Message):
     """Role that gave up: `producer`, `rollout`, `reward`, `trainer`, `broker`."""
     kind: FailureKind
     error: str
+    """Its first `MAX_ERROR_CHARS`."""
     traceback: str = ""
+    """Its last `MAX_TRACEBACK_CHARS`."""
     attempts: Count = 1
     worker: str = ""
     original: OriginalMessage | None = None
+
+    @field_validator("error", mode="before")
+    @classmethod
+    def _begins(cls, text: str) -> str:
+        return _encodable(text[:MAX_ERROR_CHARS])
+
+    @field_validator("traceback", mode="before")
+    @classmethod
+    def _ends(cls, text: str) -> str:
+        return _encodable(text[-MAX_TRACEBACK_CHARS:])
+
+
+def _encodable(text: str) -> str:
+    """Whatever somebody's code said when it failed, its failure must fit into a message."""
+    return text.encode("utf-8", "replace").decode("utf-8")

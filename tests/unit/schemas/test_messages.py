@@ -180,3 +180,21 @@ def test_every_recipe_key_is_documented() -> None:
         if not text and not name.startswith("RunConfig.")
     ]
     assert undocumented == []
+
+
+@pytest.mark.parametrize("name", ["../7.3", "7/3", "7 3", "7.3\n", "9" * 65])
+def test_an_id_that_names_more_than_a_rollout_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="rollout_id"):
+        Headers.from_amqp({"run_id": "r", "group": 7, "rollout_id": name})
+
+
+def test_whatever_an_error_says_its_failure_fits_into_a_message() -> None:
+    failure = Failure(
+        stage="reward",
+        kind=FailureKind.DATA,
+        error="lone \ud800" + "e" * 10_000_000,
+        traceback="t" * 10_000_000 + "the last line \udfff",
+    )
+    assert len(failure.error) == 4_000 and failure.error.startswith("lone ?e")
+    assert len(failure.traceback) == 20_000 and failure.traceback.endswith("the last line ?")
+    assert len(orjson.dumps(failure.model_dump(mode="json"))) < 30_000
