@@ -28,6 +28,8 @@ from infra.roles.errors import ConfigError
 from infra.roles.registry import resolve
 
 _PR_SET_PDEATHSIG = 1
+_MAX_CHARS = 20_000
+"""Of an error, from its beginning, and of a traceback, from its end."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -73,8 +75,8 @@ def _answer(scorer: Scorer, view: RolloutView, loop: asyncio.AbstractEventLoop) 
         score = scorer(view, loop)
     except (Exception, SystemExit) as error:
         return {
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(error)),
+            "error": _encodable(f"{type(error).__name__}: {error}"[:_MAX_CHARS]),
+            "traceback": _encodable("".join(traceback.format_exception(error))[-_MAX_CHARS:]),
             "seconds": time.perf_counter() - started,
         }
     return {
@@ -82,6 +84,11 @@ def _answer(scorer: Scorer, view: RolloutView, loop: asyncio.AbstractEventLoop) 
         "extras": score.extras,
         "seconds": time.perf_counter() - started,
     }
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates become question marks: the answer travels as JSON."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:

@@ -13,11 +13,15 @@ from typing import Any
 import orjson
 
 from consumers.reward.frames import frame, receive_frame
-from infra.roles.errors import ConfigError
+from infra.roles.errors import ConfigError, WarrenError
 
 START_TIMEOUT_S = 120.0
 """To import what a user's reward function imports."""
 _LIMIT_BYTES = 1 << 26
+
+
+class CannotStart(WarrenError):
+    """The system gives us no process."""
 
 
 class ProcessDied(Exception):
@@ -42,8 +46,12 @@ class ScoringProcess:
         Raises:
             ConfigError: A function is unknown, cannot be imported or has a wrong signature, or
                 loading takes longer than `START_TIMEOUT_S`.
+            CannotStart: No process, memory or file descriptor is to be had.
         """
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise _cannot_start(error) from error
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 [sys.executable, "-m", "consumers.reward.child", str(theirs.fileno()), *uses],
@@ -52,6 +60,9 @@ class ScoringProcess:
                 start_new_session=True,
                 env=_environment(),
             )
+        except OSError as error:
+            ours.close()
+            raise _cannot_start(error) from error
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=_LIMIT_BYTES)
@@ -110,6 +121,13 @@ class ScoringProcess:
         if code is None:
             return "closed its connection"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+
+def _cannot_start(error: OSError) -> CannotStart:
+    return CannotStart(
+        f"cannot start a scoring process: {error.strerror or error}",
+        hint="raise the limits on processes, open files or memory (ulimit -a)",
+    )
 
 
 def _environment() -> dict[str, str]:

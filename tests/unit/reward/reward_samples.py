@@ -41,6 +41,8 @@ def command(rollout):
             return number
         case "raise":
             raise RuntimeError("the reward broke")
+        case "shout":
+            raise RuntimeError("lone \ud800" + "!" * 10_000_000)
         case "exit":
             raise SystemExit(3)
         case "hang":

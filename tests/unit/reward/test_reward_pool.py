@@ -1,12 +1,14 @@
 """The pool: what a bad reward function does costs its own rollout, never another one's."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from consumers.reward.pool import ScoringFailed, ScoringPool, default_size, short_names
+from consumers.reward.process import CannotStart
 from infra.roles.errors import ConfigError
 from schemas.config import RewardSection
 from tests.unit.reward.reward_rollouts import rollout
@@ -201,3 +203,28 @@ def children():
             except (FileNotFoundError, ProcessLookupError):
                 continue
     return lines
+
+
+async def test_a_process_that_cannot_be_replaced_ends_the_pool_instead_of_all_scoring(
+    pools, monkeypatch
+):
+    pool = await pools(f"{SAMPLES}:command")
+    assert (await pool.score(body(3))).reward == 3.0
+
+    def refused(*_args, **_kwargs):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("consumers.reward.process.subprocess.Popen", refused)
+    async with asyncio.timeout(20):
+        with pytest.raises(CannotStart, match="Resource temporarily unavailable"):
+            await pool.score(body("die"))
+        with pytest.raises(CannotStart):
+            await pool.score(body(4))
+
+
+async def test_an_error_of_any_length_and_letters_is_told(pools):
+    pool = await pools(f"{SAMPLES}:command")
+    with pytest.raises(ScoringFailed, match=r"RuntimeError: lone \?!!!") as caught:
+        await pool.score(body("shout"))
+    assert len(str(caught.value)) < 25_000
+    assert caught.value.attempts == 1
