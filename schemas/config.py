@@ -45,7 +45,7 @@ class DataSource(Frozen):
     path: str
     """`.jsonl` or `.parquet`."""
     weight: float = Field(default=1.0, gt=0)
-    """Share in the mix, relative to the other sources."""
+    """Share in the mix, relative to the other sources of `data.train`."""
     columns: dict[str, str] = {}
     """Our column name -> the file's: prompt, messages, ground_truth, data_source, extra_info."""
 
@@ -178,7 +178,7 @@ class WeightsSection(Frozen):
     store: str = ""
     """Folder that trainer and rollout workers see; empty is `weights` in the run folder."""
     keyframe_every: int = Field(default=20, ge=1)
-    """Versions between full ones."""
+    """Versions between full ones. This version publishes all of them in full."""
     keep: int = Field(default=4, ge=2)
     """Newest versions kept in the store."""
 
@@ -226,7 +226,7 @@ class TrackingSection(Frozen):
     """Where metrics go besides metrics.jsonl."""
 
     backends: tuple[str, ...] = ()
-    """Names of trackers."""
+    """Names of trackers. This version has none: metrics.jsonl has everything."""
 
 
 class RunConfig(Frozen):
@@ -259,5 +259,26 @@ class RunConfig(Frozen):
             raise ValueError(
                 f"algorithm.max_version_lag={algorithm.max_version_lag} cannot hold "
                 f"algorithm.max_staleness={algorithm.max_staleness}: use at least {needed}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        """A key that would do nothing is refused, for whoever sets it means something by it."""
+        if self.tracking.backends:
+            raise ValueError(
+                f"tracking.backends={list(self.tracking.backends)}: this version has no trackers; "
+                f"leave it empty and read metrics.jsonl in the run folder"
+            )
+        if self.weights.keyframe_every != WeightsSection().keyframe_every:
+            raise ValueError(
+                f"weights.keyframe_every={self.weights.keyframe_every}: this version publishes "
+                f"every version in full; leave it out"
+            )
+        weighted = [source.path for source in self.data.eval if source.weight != 1.0]
+        if weighted:
+            raise ValueError(
+                f"data.eval: {weighted[0]} has a weight, but held-out files are read from their "
+                f"first row on, one after the other; eval.prompts sets how many rows"
             )
         return self

@@ -157,3 +157,21 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     assert "a recipe is a table of sections, not a list" in complaint(
         write(tmp_path, "[]", "list.json")
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("tracking.backends=['wandb']", "has no trackers"),
+        ("weights.keyframe_every=5", "every version in full"),
+        ("data.eval=[{path = 'e.jsonl', weight = 2}]", "e.jsonl has a weight"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, override: str, reason: str) -> None:
+    assert reason in complaint(write(tmp_path, GOOD), override)
+
+
+def test_what_a_resolved_recipe_says_of_them_is_taken(tmp_path: Path) -> None:
+    resolved = to_toml(load_config(write(tmp_path, GOOD)))
+    assert "keyframe_every" in resolved and "backends" in resolved
+    assert load_config(write(tmp_path, resolved, "resolved.toml")).weights.keyframe_every == 20
