@@ -13,15 +13,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
-from infra.amqp.codec import decode, encode
+from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up, original_message
 from infra.amqp.errors import BadMessage, MessageTooLarge
-from infra.amqp.io.subscription import Subscription
 from infra.amqp.message import Delivery, Outgoing
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
+from infra.roles.handling import handle_each
 from infra.roles.lifecycle import serve
 from producers.books import Books, open_datasets
 from producers.datasets import Dataset
@@ -99,14 +97,7 @@ async def produce(context: RoleContext) -> None:
             return
         desk = _Desk(context, books)
         context.heartbeat(desk.describe)
-        subscription = context.broker.subscribe("credits", prefetch=PREFETCH)
-        watcher = asyncio.create_task(_close_on_stop(context, subscription))
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                async for delivery in subscription:
-                    tasks.create_task(desk.handle(delivery))
-        finally:
-            watcher.cancel()
+        await handle_each(context, "credits", desk.handle, prefetch=PREFETCH)
     finally:
         books.close()
 
@@ -129,15 +120,11 @@ class _Desk:
             ConfigError: The credit was made for another dataset, seed or group size.
         """
         try:
-            headers = Headers.from_amqp(delivery.envelope.headers)
+            headers = read_headers(delivery)
             reason = self._context.foreign(headers)
             if reason is not None:
                 raise BadMessage(reason)
             credit = decode(delivery, delivery.body, Credit)
-        except ValidationError as error:
-            first = error.errors()[0]
-            await self._refuse(delivery, f"headers: {first['loc']}: {first['msg']}")
-            return
         except BadMessage as error:
             await self._refuse(delivery, error.reason)
             return
@@ -232,8 +219,3 @@ class _Desk:
 def _range(credit: Credit, members: Sequence[int]) -> str:
     first, last = rollout_id(credit, members[0]), rollout_id(credit, members[-1])
     return first if first == last else f"{first} to {last}"
-
-
-async def _close_on_stop(context: RoleContext, subscription: Subscription) -> None:
-    await context.stop.wait()
-    subscription.close()

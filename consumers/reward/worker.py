@@ -10,15 +10,13 @@ SIGTERM: take nothing more, finish what is being scored, leave
 import asyncio
 import logging
 
-from pydantic import ValidationError
-
 from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
-from infra.amqp.codec import decode, encode
+from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage, MessageTooLarge
-from infra.amqp.io.subscription import Subscription
 from infra.amqp.message import Delivery, Outgoing
 from infra.roles.context import RoleContext
+from infra.roles.handling import handle_each
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
@@ -70,14 +68,7 @@ async def score_rollouts(context: RoleContext) -> None:
         desk = _Desk(context, pool)
         context.heartbeat(desk.describe)
         prefetch = PREFETCH_PER_PROCESS * pool.size
-        subscription = context.broker.subscribe("rollouts", prefetch=prefetch)
-        watcher = asyncio.create_task(_close_on_stop(context, subscription))
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                async for delivery in subscription:
-                    tasks.create_task(desk.handle(delivery))
-        finally:
-            watcher.cancel()
+        await handle_each(context, "rollouts", desk.handle, prefetch=prefetch)
     finally:
         await pool.close()
 
@@ -100,17 +91,13 @@ class _Desk:
         """One rollout, from delivery to acknowledgement."""
         headers = None
         try:
-            headers = Headers.from_amqp(delivery.envelope.headers)
+            headers = read_headers(delivery)
             reason = self._context.foreign(headers)
             if reason is not None:
                 raise BadMessage(reason)
             rollout = decode(delivery, delivery.body, Rollout)
             if (rollout.rollout_id, rollout.purpose) != (headers.rollout_id, headers.purpose):
                 raise BadMessage(f"headers name {headers.rollout_id!r}, the body another rollout")
-        except ValidationError as error:
-            reason = f"headers: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
-            await self._give_up(delivery, None, ScoringFailed(reason))
-            return
         except BadMessage as error:
             await self._give_up(delivery, headers, ScoringFailed(error.reason))
             return
@@ -174,11 +161,6 @@ def _trajectory_message(
     return Outgoing(
         exchange="work", routing_key=KEYS[headers.purpose], envelope=envelope, body=body
     )
-
-
-async def _close_on_stop(context: RoleContext, subscription: Subscription) -> None:
-    await context.stop.wait()
-    subscription.close()
 
 
 async def _load(config: RunConfig) -> None:

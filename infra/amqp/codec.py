@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
+from schemas.headers import Headers
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -87,6 +88,21 @@ def decode(source: Delivery | Envelope, body: bytes, model_type: type[M]) -> M:
     except _HOSTILE as error:
         text = f"{type(error).__name__}: {error}"
         raise BadMessage(f"{model_type.__name__}: {text[:300]}") from None
+
+
+def read_headers(source: Delivery | Envelope) -> Headers:
+    """The headers of a data message.
+
+    Raises:
+        BadMessage: One of ours is missing or malformed; says which.
+    """
+    envelope = source.envelope if isinstance(source, Delivery) else source
+    try:
+        return Headers.from_amqp(envelope.headers)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise BadMessage(f"header {place}: {problem['msg']}") from None
 
 
 def _decompress(body: bytes, encoding: str | None) -> bytes:

@@ -120,9 +120,7 @@ class Broker:
         """
         if self._io is not None:
             raise BrokerClosed("a Broker is started once")
-        self._io = IoThread(
-            f"amqp {self.app_id}", after_batch=self._after_batch, on_died=self._died
-        )
+        self._io = IoThread(f"amqp {self.app_id}", after_batch=self._flush, on_died=self._died)
         for link in self._links:
             self._io.spawn(link.run())
         self._io.spawn(watch(self._links))
@@ -356,7 +354,7 @@ class Broker:
     def _reply(self) -> Reply:
         return Reply(self._box())
 
-    def _after_batch(self) -> None:
+    def _flush(self) -> None:
         self._consumer.flush()
         self._publisher.pump()
         flush(self._publish.connection)

@@ -17,7 +17,7 @@ from consumers.rollout.delivery.reading import (
     QUEUES,
     Refused,
     closed_early,
-    read_headers,
+    read_own_headers,
     read_work,
     supersedes,
     take_up,
@@ -139,7 +139,7 @@ class Intake:
             self._outbox.acknowledge(delivery)
             return
         try:
-            headers = read_headers(delivery, self._foreign)
+            headers = read_own_headers(delivery, self._foreign)
             if closed_early(headers, self.closed_groups):
                 self._outbox.acknowledge(delivery)
             elif (held := self._slots.get(headers.rollout_id)) is not None:

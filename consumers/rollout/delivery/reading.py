@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-from pydantic import ValidationError
-
 from consumers.rollout.delivery.poison import Returns, Verdict
 from consumers.rollout.delivery.snapshots import marks_of
 from consumers.rollout.slots import Held, Work
-from infra.amqp.codec import decode
+from infra.amqp.codec import decode, read_headers
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery
 from schemas.headers import Headers, Purpose
@@ -35,18 +33,16 @@ class Refused(Exception):
         self.kind = kind
 
 
-def read_headers(delivery: Delivery, foreign: Callable[[Headers], str | None]) -> Headers:
+def read_own_headers(delivery: Delivery, foreign: Callable[[Headers], str | None]) -> Headers:
     """The headers of a message of this run.
 
     Raises:
         Refused: They cannot be read, or belong to another run.
     """
     try:
-        headers = Headers.from_amqp(delivery.envelope.headers)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refused(f"header {where}: {first['msg']}", None, FailureKind.DATA) from None
+        headers = read_headers(delivery)
+    except BadMessage as error:
+        raise Refused(error.reason, None, FailureKind.DATA) from None
     if reason := foreign(headers):
         raise Refused(reason, headers, FailureKind.INFRA)
     return headers

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from consumers.trainer.batch.groups import why_unusable
-from infra.amqp.codec import decode
+from infra.amqp.codec import decode, read_headers
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
 from schemas.headers import Headers, Purpose
@@ -32,7 +30,7 @@ def screen_trajectory(
         BadMessage: It must be given up, with the reason.
     """
     envelope = delivery.envelope
-    headers = _headers(envelope)
+    headers = read_headers(envelope)
     if headers.run_id != run_id:
         raise BadMessage(f"belongs to run {headers.run_id!r}, this is run {run_id!r}")
     trajectory = decode(envelope, delivery.body, Trajectory)
@@ -59,7 +57,7 @@ def screen_failure(delivery: Delivery, *, run_id: str) -> Screened | str:
     """What died, from the headers alone if need be; or why it is none of our business."""
     envelope = delivery.envelope
     try:
-        headers = _headers(envelope)
+        headers = read_headers(envelope)
     except BadMessage as error:
         return error.reason
     if headers.run_id != run_id:
@@ -85,15 +83,6 @@ def trajectory_of(record: Arrived, body: bytes) -> Trajectory:
         timestamp=0,
     )
     return decode(envelope, body, Trajectory)
-
-
-def _headers(envelope: Envelope) -> Headers:
-    try:
-        return Headers.from_amqp(envelope.headers)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise BadMessage(f"header {place}: {problem['msg']}") from None
 
 
 def _unusable(trajectory: Trajectory, *, newest_version: int, vocab_size: int) -> str | None:
