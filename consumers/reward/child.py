@@ -8,10 +8,8 @@ The process dies with the role. What functions print goes to the role's standard
 """
 
 import asyncio
-import ctypes
 import io
 import os
-import signal
 import socket
 import sys
 import time
@@ -25,16 +23,16 @@ from consumers.reward.call import Scorer
 from consumers.reward.frames import frame, read_frame
 from consumers.reward.view import RolloutView
 from infra.roles.errors import ConfigError
+from infra.roles.prctl import die_with
 from infra.roles.registry import resolve
 
-_PR_SET_PDEATHSIG = 1
 _MAX_CHARS = 20_000
 """Of an error, from its beginning, and of a traceback, from its end."""
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve one socket until its other end is closed."""
-    _die_with(os.getppid())
+    die_with(os.getppid())()
     os.dup2(2, 1)
     connection = socket.socket(fileno=int(arguments[0]))
     loop = asyncio.new_event_loop()
@@ -93,14 +91,6 @@ def _encodable(text: str) -> str:
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
     connection.sendall(frame(orjson.dumps(answer)))
-
-
-def _die_with(parent: int) -> None:
-    """Have Linux kill this process when its parent is gone, even inside a user's function."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 if __name__ == "__main__":

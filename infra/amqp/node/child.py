@@ -1,29 +1,13 @@
 """Child processes that cannot outlive us, not even when we are killed with -9."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    if _libc is None:
-        return None
-    prctl = _libc.prctl
-
-    def arm() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arm
+from infra.roles.prctl import die_with
 
 
 class Child:
@@ -57,7 +41,7 @@ class Child:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    preexec_fn=_die_with(os.getpid()),
+                    preexec_fn=die_with(os.getpid()),
                 )
         except OSError as error:
             self._error = error

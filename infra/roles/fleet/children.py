@@ -1,36 +1,13 @@
 """Role processes that `up` starts: each in a group of its own, none outlives us."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def adopt_orphans() -> None:
-    """Become the parent of grandchildren whose parent ends, so that they can be found and ended."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    if _libc is None:
-        return None
-    prctl = _libc.prctl
-
-    def arm() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arm
+from infra.roles.prctl import die_with
 
 
 class RoleProcess:
@@ -56,7 +33,7 @@ class RoleProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=die_with(os.getpid()),
             )
 
     @property

@@ -14,13 +14,14 @@ from infra.observe.summary import show_summary, write_summary
 from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.context import TRAINER
 from infra.roles.errors import ExitCode, WarrenError
-from infra.roles.fleet.children import RoleProcess, adopt_orphans, exit_words
+from infra.roles.fleet.children import RoleProcess, exit_words
 from infra.roles.fleet.interrupts import Interrupts
 from infra.roles.fleet.private_broker import RunBroker, await_configured, broker_for
 from infra.roles.fleet.processes import descendants, end_all
 from infra.roles.fleet.run_folder import prepare_folder
 from infra.roles.fleet.supervise import Patience, Supervisor
 from infra.roles.lifecycle import report
+from infra.roles.prctl import adopt_orphans
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
