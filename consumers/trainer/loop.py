@@ -119,7 +119,7 @@ class Loop:
         due = ledger.step > ledger.published_step and (
             ledger.step % config.algorithm.steps_per_publish == 0 or ledger.step >= config.run.steps
         )
-        if ledger.version >= 0 and not due:
+        if ledger.version >= 0 and not due and not self._publisher.lost:
             return
         await self._evaluator.closed()
         if self._chronicle.evaluations.open is not None:

@@ -32,6 +32,8 @@ class Publisher:
         self._chronicle = chronicle
         self._store = store
         self._run_id = run_id
+        self.lost = False
+        """The newest version is not in the store any more: nobody can join before the next."""
 
     async def publish(self, learner: Learner, step: int) -> float:
         """Publish the weights after `step` as the next version; returns the seconds it took.
@@ -49,6 +51,7 @@ class Publisher:
             )
         )
         await self._chronicle.commit()
+        self.lost = False
         await self.broadcast(published)
         await asyncio.to_thread(self._store.prune, self._ctx.config.weights.keep)
         seconds = time.monotonic() - started
@@ -70,8 +73,20 @@ class Publisher:
             )
 
     async def rebroadcast(self) -> int:
-        """Broadcast the newest version of this run again; returns its number, -1 without one."""
+        """Broadcast the newest version of this run again; returns its number, -1 without one.
+
+        Raises:
+            WarrenError: The store holds versions of another run.
+        """
         newest = await asyncio.to_thread(self._store.newest)
+        version = self._chronicle.ledger.version
+        self.lost = (-1 if newest is None else newest.version) < version
+        if self.lost:
+            logger.warning(
+                "v%d is not in %s any more: its weights go out again under the next number",
+                version,
+                self._store.folder,
+            )
         if newest is None:
             return -1
         if newest.run_id != self._run_id:
@@ -80,7 +95,7 @@ class Publisher:
                 f"this is run {self._run_id}",
                 hint="give each run a weights.store of its own",
             )
-        if newest.version == self._chronicle.ledger.version:
+        if newest.version == version:
             await self.broadcast(newest)
         return newest.version
 

@@ -170,6 +170,18 @@ async def test_without_any_checkpoint_the_journal_is_enough(recipe, trainer, con
     assert len({(w.version, w.fingerprint) for w in world.published}) == 6
 
 
+async def test_without_the_weight_store_the_weights_go_out_again(recipe, trainer, connect) -> None:
+    """Workers could not join otherwise: each side would wait for the other."""
+    async with working(World(await connect(app_id="world/0"))):
+        assert await trainer(recipe(run={"steps": 2})) == 0
+    config = recipe(run={"steps": 4})
+    shutil.rmtree(RunFolder.of(config).root / "weights")
+    async with working(World(await connect(app_id="world/1"))) as world:
+        assert await trainer(config, resume=True) == 0
+    assert [weights.version for weights in world.published] == [3, 4, 5]
+    check_books(config, steps=4)
+
+
 async def test_a_full_disk_stops_before_acknowledging(
     recipe, trainer, connect, monkeypatch
 ) -> None:

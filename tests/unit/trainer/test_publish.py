@@ -146,6 +146,25 @@ async def test_other_weights_take_the_next_free_number(
     assert told.versions[-1].version == 4
 
 
+async def test_a_store_that_lost_the_newest_version_is_noticed(
+    config: RunConfig, learner: Learner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without another publication no worker could start, and nothing would ever arrive."""
+    told = Told()
+    room = Room(tmp_path, config, told)
+    assert await room.publisher.rebroadcast() == -1 and not room.publisher.lost
+    await room.publisher.publish(learner, 0)
+    assert await room.publisher.rebroadcast() == 0 and not room.publisher.lost
+    room.store.clear()
+    assert await room.publisher.rebroadcast() == -1 and room.publisher.lost
+    assert "v0 is not in" in caplog.text
+    await room.publisher.publish(learner, 0)
+    assert not room.publisher.lost
+    first, again, new = told.versions
+    assert again == first
+    assert (new.version, new.fingerprint) == (1, first.fingerprint)
+
+
 async def test_a_superseded_trainer_publishes_nothing(
     config: RunConfig, learner: Learner, tmp_path: Path
 ) -> None:
