@@ -37,6 +37,8 @@ from schemas.work import RolloutTask
 if TYPE_CHECKING:
     from consumers.rollout.agents.loop import AgentLoop
     from consumers.rollout.parsers.base import ToolParser
+    from consumers.rollout.tools.box import ToolBox
+    from infra.text.renderer import Renderer
 
 logger = logging.getLogger(__name__)
 
@@ -59,27 +61,16 @@ def check(config: RunConfig) -> list[str]:
     Raises:
         ConfigError: What is wrong, and what would be right.
     """
-    from consumers.rollout.agents.base import Agent
     from consumers.rollout.engines.build import check_engine
-    from consumers.rollout.tools.box import ToolBox
-    from infra.text.renderer import Renderer
 
     check_engine(config)
     rollout = config.rollout
-    agent = resolve("agent", rollout.agent)
-    if not (isinstance(agent, type) and issubclass(agent, Agent)):
-        raise ConfigError(
-            f"[rollout] agent {rollout.agent!r} is no Agent",
-            hint="subclass consumers.rollout.agents.base.Agent",
-        )
-    tools = ToolBox.load(rollout.tools, timeout_s=rollout.tool_timeout)
+    renderer, parser, tools = _parts(config)
     tools.specs(rollout.tools)
-    renderer = Renderer.load(Path(config.model.path))
-    renderer.check()
-    _parser(config).stop_token_ids(renderer)
+    parser.stop_token_ids(renderer)
     named = ", ".join(rollout.tools) or "none"
     return [
-        f"chat template appends only, {renderer.vocab_size} tokens: {config.model.path}",
+        f"chat template fits the agent, {renderer.vocab_size} tokens: {config.model.path}",
         f"engine {rollout.engine}, agent {rollout.agent}, parser {rollout.parser}, tools: {named}",
     ]
 
@@ -245,10 +236,35 @@ async def _cancelled(tasks: "Iterable[asyncio.Task[Any]]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parser(config: RunConfig) -> "ToolParser":
-    found = resolve("parser", config.rollout.parser)
+def _parts(config: RunConfig) -> "tuple[Renderer, ToolParser, ToolBox]":
+    """What an agent loop is made of.
+
+    Raises:
+        ConfigError: Agent, parser or a tool is not there, the agent has no use for the tools, or
+            the chat template cannot append what answers the agent.
+    """
+    from consumers.rollout.agents.base import Agent
+    from consumers.rollout.tools.box import ToolBox
+    from infra.text.renderer import Renderer
+
+    rollout = config.rollout
+    agent = resolve("agent", rollout.agent)
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise ConfigError(
+            f"[rollout] agent {rollout.agent!r} is no Agent",
+            hint="subclass consumers.rollout.agents.base.Agent",
+        )
+    if rollout.tools and not agent.uses_tools:
+        raise ConfigError(
+            f"[rollout] tools = {list(rollout.tools)}, but agent {rollout.agent!r} uses none",
+            hint='set agent = "tool", or leave tools out',
+        )
+    tools = ToolBox.load(rollout.tools, timeout_s=rollout.tool_timeout)
+    renderer = Renderer.load(Path(config.model.path))
+    renderer.check(agent.answered_by())
+    found = resolve("parser", rollout.parser)
     parser: ToolParser = found() if isinstance(found, type) else found
-    return parser
+    return renderer, parser, tools
 
 
 def _build_engine(config: RunConfig) -> Engine:
@@ -259,15 +275,13 @@ def _build_engine(config: RunConfig) -> Engine:
 
 def _make_loop(context: RoleContext, engine: Engine, gate: Gate) -> "AgentLoop":
     from consumers.rollout.agents.loop import AgentLoop
-    from consumers.rollout.tools.box import ToolBox
-    from infra.text.renderer import Renderer
 
-    rollout = context.config.rollout
+    renderer, parser, tools = _parts(context.config)
     return AgentLoop(
         engine=engine,
-        renderer=Renderer.load(Path(context.config.model.path)),
-        parser=_parser(context.config),
-        tools=ToolBox.load(rollout.tools, timeout_s=rollout.tool_timeout),
+        renderer=renderer,
+        parser=parser,
+        tools=tools,
         worker=context.worker,
         admit=gate.admit,
     )

@@ -23,7 +23,7 @@ def recipe(folder: Path, **rollout: object) -> RunConfig:
 def test_check_names_what_it_found(tmp_path: Path) -> None:
     chatml_folder(tmp_path / "chatml")
     lines = check(recipe(tmp_path, agent="tool", tools=["calculator"]))
-    assert any("appends only" in line for line in lines)
+    assert any("chat template fits the agent" in line for line in lines)
     assert any("agent tool, parser hermes, tools: calculator" in line for line in lines)
 
 
@@ -41,6 +41,26 @@ def test_check_refuses_names_that_lead_nowhere(tmp_path: Path, rollout: dict[str
     chatml_folder(tmp_path / "chatml")
     with pytest.raises(ConfigError):
         check(recipe(tmp_path, **rollout))
+
+
+def test_tools_that_the_agent_has_no_use_for_are_refused(tmp_path: Path) -> None:
+    chatml_folder(tmp_path / "chatml")
+    with pytest.raises(ConfigError, match="agent 'single_turn' uses none"):
+        check(recipe(tmp_path, tools=["calculator"]))
+
+
+USER_ONLY = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"
+    "{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_the_template_must_know_who_answers_the_agent_and_nobody_else(tmp_path: Path) -> None:
+    chatml_folder(tmp_path / "chatml", template=USER_ONLY)
+    check(recipe(tmp_path))
+    with pytest.raises(ConfigError, match="no tools here"):
+        check(recipe(tmp_path, agent="tool"))
 
 
 def test_check_refuses_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
