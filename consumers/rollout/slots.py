@@ -143,11 +143,6 @@ class Slots:
         return [delivery for delivery in held.deliveries if self._is_held(delivery)]
 
     @property
-    def num_unacknowledged(self) -> int:
-        """Messages that the broker counts as ours."""
-        return sum(len(self.live(held)) for held in self._by_id.values())
-
-    @property
     def num_free(self) -> int:
         """Messages that may be taken now. A rollout whose delivery was lost blocks no slot: else
         nobody would fetch the message that it waits for."""

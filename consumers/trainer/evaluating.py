@@ -93,8 +93,6 @@ class Evaluator:
         }
         await asyncio.to_thread(self._metrics.append, "eval", values)
         logger.info("%s", eval_line(values))
-        self._writing = False
-        self._chronicle.changed.ring()
 
     def _unfinished(self) -> bool:
         return self._writing or self._chronicle.evaluations.open is not None

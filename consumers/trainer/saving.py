@@ -100,8 +100,9 @@ class Saver:
 
     def _drop_segments(self, folder: Path) -> None:
         kept = [int(path.name.removeprefix("step_")) for path in step_folders(folder)]
-        if kept and all(step in self._needs for step in kept):
-            self._chronicle.journal.remove_before(min(self._needs[step] for step in kept))
+        self._needs = {step: self._needs[step] for step in kept if step in self._needs}
+        if kept and len(self._needs) == len(kept):
+            self._chronicle.journal.remove_before(min(self._needs.values()))
 
 
 def restore(folder: Path, learner: Learner, rules: Rules) -> SavedState | None:

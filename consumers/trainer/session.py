@@ -60,7 +60,7 @@ class Session:
         self._announcer = Announcer(ctx, chronicle, clock, run_id=run_id)
         self._credits = Credits(ctx, chronicle, clock, run_id=run_id)
         self._arrivals = Arrivals(
-            ctx, chronicle, clock, tally, run_id=run_id, vocab_size=learner.policy.vocab_size
+            ctx, chronicle, tally, run_id=run_id, vocab_size=learner.policy.vocab_size
         )
         self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics)
         self._reissuer = Reissuer(ctx, chronicle, self._credits, clock, self._fleet)

@@ -106,11 +106,7 @@ def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[st
 
 
 def _ledger(end: Mapping[str, Any]) -> dict[str, Any]:
-    nested = end.get("ledger")
-    counts = nested if isinstance(nested, dict) else end
-    found: dict[str, Any] = {
-        name: counts.get(name, counts.get(f"ledger/{name}", 0)) for name in LEDGER
-    }
+    found = {name: end.get(name, 0) for name in LEDGER}
     return {name: bool(v) if name == "balanced" else int(v) for name, v in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Things that a recipe names: agents, parsers, tools, rewards, objectives.
+"""Things that a recipe names: agents, parsers, tools, interactions, rewards, objectives.
 
 A plain name is one registered by decorator in the kind's built-in package, which is imported only
 when such a name is asked for. `package.module:name` is imported, from anywhere.
@@ -22,7 +22,6 @@ BUILTINS: dict[str, str] = {
     "parser": "consumers.rollout.parsers",
     "tool": "consumers.rollout.tools",
     "interaction": "consumers.rollout.interactions",
-    "engine": "consumers.rollout.engines",
     "reward": "consumers.reward.functions",
     "objective": "consumers.trainer.learn.losses",
     "advantages": "consumers.trainer.batch.advantages",
@@ -117,7 +116,7 @@ def _load_builtins(kind: str, name: str) -> None:
     modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     for module in [name] if name in modules else []:
         importlib.import_module(f"{home}.{module}")
-    if (kind, name) in _registered or kind == "engine":
+    if (kind, name) in _registered:
         return
     for module in modules:
         importlib.import_module(f"{home}.{module}")

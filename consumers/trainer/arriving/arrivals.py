@@ -15,7 +15,6 @@ from consumers.trainer.arriving.screening import Screened, screen_failure, scree
 from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.books.balance import Report
 from consumers.trainer.books.group import MemberState
-from consumers.trainer.steering.clock import PausableClock
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery
@@ -38,7 +37,6 @@ class Arrivals:
         self,
         ctx: RoleContext,
         chronicle: Chronicle,
-        clock: PausableClock,
         tally: Tally,
         *,
         run_id: str,
@@ -46,15 +44,12 @@ class Arrivals:
     ) -> None:
         self._ctx = ctx
         self._chronicle = chronicle
-        self._clock = clock
         self._tally = tally
         self._run_id = run_id
         self._vocab_size = vocab_size
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self.newest_published = -1
         """Newest version that any worker can have."""
-        self.last_at = clock.now()
-        """When something last came."""
 
     async def run(self) -> None:
         """Take in what comes, until cancelled."""
@@ -81,7 +76,6 @@ class Arrivals:
         deliveries = [await self._inbox.get()]
         while not self._inbox.empty() and len(deliveries) < PREFETCH:
             deliveries.append(self._inbox.get_nowait())
-        self.last_at = self._clock.now()
         return [delivery for delivery in deliveries if self._ctx.broker.held(delivery)]
 
     def _take(

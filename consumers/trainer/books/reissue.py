@@ -105,8 +105,10 @@ class Reissuer:
                 grace_s=deadlines.reissue_grace,
                 after_s=deadlines.reissue_after,
             )
-            for number, indexes in lost.items():
-                if number in groups:
+            for number, missing in lost.items():
+                group = groups.get(number)  # what comes while others are asked for is not lost
+                pending = group.indexes(MemberState.PENDING) if group is not None else []
+                if indexes := tuple(index for index in missing if index in pending):
                     logger.warning("group %d: members %s are lost, asking again", number, indexes)
                     self._silence.asked(number, indexes, now)
                     await self._credits.reissue(number, indexes)

@@ -32,7 +32,10 @@ class Fleet:
             except BadMessage as error:
                 logger.debug("a heartbeat that cannot be read: %s", error.reason)
                 continue
-            self._beats[f"{beat.role}/{beat.worker}"] = (beat, _now())
+            now = _now()
+            if f"{beat.role}/{beat.worker}" not in self._beats:  # workers come and go for weeks
+                self._beats = {k: v for k, v in self._beats.items() if now - v[1] < GONE_AFTER_S}
+            self._beats[f"{beat.role}/{beat.worker}"] = (beat, now)
 
     def alive(self) -> list[Heartbeat]:
         """Of roles heard lately."""
