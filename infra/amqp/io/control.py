@@ -192,6 +192,8 @@ class Control:
                 )
             except (*PIKA_ERRORS, LinkLost) as error:
                 if reply_code(error) != RESOURCE_LOCKED:
+                    if not connection.is_closed and self.link.connection is connection:
+                        self._broken(error)  # begin again: without its fence nobody is safe
                     return
                 if asyncio.get_running_loop().time() > deadline:
                     self._on_fatal(_locked(name))
