@@ -8,24 +8,13 @@ import orjson
 from producers.rows import Row
 from schemas.chat import ChatMessage
 from schemas.config import RunConfig
-from schemas.headers import Headers, Purpose
+from schemas.headers import Headers, Purpose, rollout_id_of
 from schemas.work import Budgets, Credit, RolloutTask, Sampling
-
-
-def train_rollout_id(group: int, index: int) -> str:
-    """The same in every attempt."""
-    return f"{group}.{index}"
-
-
-def eval_rollout_id(version: int, index: int) -> str:
-    """Member `index` of the evaluation of a version."""
-    return f"eval{version}.{index}"
 
 
 def rollout_id(credit: Credit, index: int) -> str:
     """Id of one member of a credit, whatever its purpose."""
-    make = eval_rollout_id if credit.purpose is Purpose.EVAL else train_rollout_id
-    return make(credit.group, index)
+    return rollout_id_of(credit.purpose, credit.group, index)
 
 
 def message_id(task_id: str, attempt: int) -> str:

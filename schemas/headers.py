@@ -59,5 +59,11 @@ class Headers(Frozen):
         return cls.model_validate({k: v for k, v in headers.items() if k in HEADER_NAMES})
 
 
+def rollout_id_of(purpose: Purpose, group: int, index: int) -> str:
+    """The id of a member, the same in every attempt: `7.3`; in the evaluation of a version,
+    `eval7.3`."""
+    return f"eval{group}.{index}" if purpose is Purpose.EVAL else f"{group}.{index}"
+
+
 HEADER_NAMES = frozenset(Headers.model_fields)
 """Of the headers that are ours, without the codec's."""

@@ -6,7 +6,7 @@ from consumers.trainer.batch.groups import why_unusable
 from infra.amqp.codec import decode, read_headers
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
-from schemas.headers import Headers, Purpose
+from schemas.headers import Headers, Purpose, rollout_id_of
 from schemas.journal import Arrived
 from schemas.work import Failure, Trajectory
 
@@ -89,7 +89,7 @@ def _unusable(trajectory: Trajectory, *, newest_version: int, vocab_size: int) -
     if trajectory.rollout.purpose is Purpose.TRAIN:
         return why_unusable(trajectory, newest_version=newest_version, vocab_size=vocab_size)
     rollout = trajectory.rollout
-    expected = f"eval{rollout.group}.{rollout.index}"
+    expected = rollout_id_of(Purpose.EVAL, rollout.group, rollout.index)
     if rollout.rollout_id != expected:
         return f"rollout_id is {rollout.rollout_id!r}, group and index say {expected!r}"
     newest = rollout.progress.tokens.newest_version

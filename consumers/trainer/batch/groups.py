@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.headers import Purpose, rollout_id_of
 from schemas.work import Trajectory
 
 MAX_LOGPROB = 1e-3
@@ -30,7 +31,7 @@ def why_unusable(
     """
     rollout = trajectory.rollout
     tokens = rollout.progress.tokens
-    expected_id = f"{rollout.group}.{rollout.index}"
+    expected_id = rollout_id_of(Purpose.TRAIN, rollout.group, rollout.index)
     if rollout.rollout_id != expected_id:
         return f"rollout_id is {rollout.rollout_id!r}, group and index say {expected_id!r}"
     if tokens.num_sampled == 0:

@@ -16,6 +16,7 @@ from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.fleet import Fleet
 from infra.amqp.topology import WORK_QUEUES
 from infra.roles.context import RoleContext
+from schemas.headers import Purpose, rollout_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Silence:
             self._empty_since = None
         elif self._empty_since is None:
             self._empty_since = now
-        pending = {f"{g.number}.{i}" for g in groups for i in g.indexes(MemberState.PENDING)}
+        pending = {_name(g.number, i) for g in groups for i in g.indexes(MemberState.PENDING)}
         self._heard = {
             name: now if name in held else self._heard.get(name, now) for name in pending
         }
@@ -57,7 +58,7 @@ class Silence:
             indexes = tuple(
                 index
                 for index in group.indexes(MemberState.PENDING)
-                if now - self._heard.get(f"{group.number}.{index}", now) >= patience
+                if now - self._heard.get(_name(group.number, index), now) >= patience
             )
             if indexes:
                 lost[group.number] = indexes
@@ -67,8 +68,12 @@ class Silence:
 
     def asked(self, number: int, indexes: Iterable[int], now: float) -> None:
         """Members were asked for again: their silence begins anew."""
-        self._heard.update({f"{number}.{index}": now for index in indexes})
+        self._heard.update({_name(number, index): now for index in indexes})
         self._empty_since = None
+
+
+def _name(group: int, index: int) -> str:
+    return rollout_id_of(Purpose.TRAIN, group, index)
 
 
 class Reissuer:
