@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from infra.roles.errors import ConfigError
+from producers.rows import DatasetError
 
 _KEPT_ROW_GROUPS = 4
 
@@ -45,10 +46,19 @@ class ParquetFile:
         return f"{self.path} row {row}"
 
     def read(self, row: int) -> object:
-        """The row as a dictionary."""
+        """The row as a dictionary.
+
+        Raises:
+            DatasetError: Its part of the file is damaged.
+        """
+        import pyarrow
+
         group = int(np.searchsorted(self._ends, row, side="right"))
         first = int(self._ends[group - 1]) if group else 0
-        return self._row_group(group).slice(row - first, 1).to_pylist()[0]
+        try:
+            return self._row_group(group).slice(row - first, 1).to_pylist()[0]
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise DatasetError(f"{self.where(row)}: cannot be read: {error}") from error
 
     def close(self) -> None:
         """Close the file; reading fails afterwards."""

@@ -131,19 +131,33 @@ def _message(item: object, where: str) -> ChatMessage:
     fields = {name: value for name, value in item.items() if value is not None}
     if isinstance(fields.get("content"), list):
         fields["content"] = "".join(_text_part(part, where) for part in fields["content"])
-    calls = [dict(call) for call in fields.get("tool_calls") or () if isinstance(call, Mapping)]
-    for call in calls:
-        function = dict(call.get("function") or {})
-        if isinstance(function.get("arguments"), Mapping):
-            function["arguments"] = orjson.dumps(function["arguments"]).decode()
-        call["function"] = function
-    fields["tool_calls"] = tuple(calls)
+    fields["tool_calls"] = _calls(fields.get("tool_calls"), where)
     try:
         return ChatMessage.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise DatasetError(f"{where}: {name}: {first['msg']}") from error
+
+
+def _calls(value: object, where: str) -> tuple[dict[str, Any], ...]:
+    """Tool calls of an earlier turn; arguments may be an object, or its JSON as OpenAI has it."""
+    if not value:
+        return ()
+    if not isinstance(value, Sequence) or not all(isinstance(call, Mapping) for call in value):
+        raise DatasetError(f"{where}: tool_calls is no list of objects")
+    calls = [dict(call) for call in value]
+    for call in calls:
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            raise DatasetError(f"{where}: a tool call's function is {_kind(function)}, no object")
+        if isinstance(function.get("arguments"), Mapping):
+            try:
+                written = orjson.dumps(function["arguments"]).decode()
+            except orjson.JSONEncodeError as error:
+                raise DatasetError(f"{where}: a tool call cannot be JSON: {error}") from error
+            call["function"] = {**function, "arguments": written}
+    return tuple(calls)
 
 
 def _text_part(part: object, where: str) -> str:

@@ -78,6 +78,20 @@ def test_parquet_rows_are_found_across_row_groups(tmp_path):
     assert file.where(3) == f"{tmp_path / 'd.parquet'} row 3"
 
 
+def test_a_damaged_row_group_costs_its_own_rows_only(tmp_path):
+    path = tmp_path / "d.parquet"
+    parquet(path, 40)
+    metadata = pa.parquet.read_metadata(path)
+    starts = [metadata.row_group(n).column(0).data_page_offset for n in range(2)]
+    data = bytearray(path.read_bytes())
+    data[starts[0] : starts[0] + 40] = bytes([0xFF]) * 40
+    path.write_bytes(data)
+    file = ParquetFile(path)
+    with pytest.raises(DatasetError, match=r"d\.parquet row 3: cannot be read"):
+        file.read(3)
+    assert file.read(8)["prompt"][0]["content"] == "row 8"
+
+
 def test_a_verl_parquet_becomes_prompts(tmp_path):
     dataset = Dataset([parquet(tmp_path / "d.parquet", 9)], seed=0)
     row = dataset.read(8)

@@ -3,6 +3,8 @@
 import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from producers.rows import DatasetError, parse_row
 from schemas.chat import Speaker
@@ -81,6 +83,10 @@ def test_tools_of_a_row():
     assert parse({"prompt": "x", "tools": ["calculator"]}).tools == ("calculator",)
 
 
+def calling(call):
+    return {"role": "user", "content": "x", "tool_calls": [call]}
+
+
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
@@ -100,6 +106,9 @@ def test_tools_of_a_row():
         ({"prompt": "x", "extra_info": "y"}, "extra_info is str"),
         ({"prompt": "x", "extra_info": {"at": b"1"}}, "cannot be written as JSON"),
         ({"prompt": "x", "tools": [{"name": "t"}]}, "tools must be a list of names"),
+        ({"prompt": [{"role": "user", "content": "x", "tool_calls": 5}]}, "no list of objects"),
+        ({"prompt": [calling({"function": "add"})]}, "function is str, no object"),
+        ({"prompt": [calling({})]}, "function is null, no object"),
     ],
 )
 def test_a_bad_row_is_named_with_the_reason(raw, said):
@@ -117,3 +126,32 @@ def test_a_column_that_the_recipe_names_must_exist():
 def test_dates_of_parquet_are_written_as_text():
     row = parse({"prompt": "x", "extra_info": {"day": datetime.date(2024, 1, 2)}})
     assert row.reward_data.extra_info == {"day": "2024-01-02"}
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+names = st.sampled_from(
+    ["role", "content", "tool_calls", "function", "name", "arguments", "id", "text", "type"]
+)
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["prompt", "messages", "tools", "extra_info"]), values)
+    | st.fixed_dictionaries(
+        {
+            "prompt": st.lists(
+                st.fixed_dictionaries({"role": st.just("user"), "tool_calls": values}), min_size=1
+            )
+        }
+    )
+)
+def test_no_row_ends_a_producer(raw):
+    """Whatever lies in a file is a prompt or a failure of this row."""
+    try:
+        row = parse(raw)
+    except DatasetError as error:
+        assert str(error).startswith("d.jsonl:7")
+    else:
+        assert row.messages
