@@ -2,20 +2,16 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from typing import Protocol
 
-from infra.amqp.codec import CHECKSUM, encode
+from infra.amqp.codec import encode
+from infra.amqp.headers import travelling
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
 from infra.amqp.topology import ExchangeName
-from schemas.headers import HEADER_NAMES
 from schemas.work import Failure, OriginalMessage
 
 _MAX_ORIGINAL_BYTES = MAX_BODY_BYTES // 2  # base64 and JSON around it still fit
-_MAX_TEXT_BYTES = 1024
-_MAX_HEADERS_BYTES = 8 * 1024
 _MAX_ID_BYTES = 200
-_INT64 = 1 << 63
 
 
 class Publishes(Protocol):
@@ -55,7 +51,7 @@ async def give_up(broker: Publishes, delivery: Delivery, failure: Failure) -> No
         failure,
         app_id=broker.app_id,
         correlation_id=envelope.correlation_id,
-        headers=_kept(envelope.headers),
+        headers=travelling(envelope.headers),
         message_id=_dead_id(envelope.message_id),
     )
     outgoing = Outgoing(exchange=ExchangeName.DEAD, routing_key="", envelope=ours, body=body)
@@ -68,19 +64,3 @@ def _dead_id(message_id: str) -> str | None:
     if len(message_id.encode()) > _MAX_ID_BYTES:
         message_id = hashlib.sha256(message_id.encode()).hexdigest()
     return f"{message_id}.dead" if message_id else None
-
-
-def _kept(headers: Mapping[str, str | int]) -> dict[str, str | int]:
-    """What may travel on: ours first, then others, as far as they fit."""
-    kept: dict[str, str | int] = {}
-    room = _MAX_HEADERS_BYTES
-    for name in sorted(headers, key=lambda name: name not in HEADER_NAMES):
-        value = headers[name]
-        if name == CHECKSUM or name.startswith("x-"):
-            continue
-        size = len(value.encode()) if isinstance(value, str) else 8
-        fits = size <= _MAX_TEXT_BYTES if isinstance(value, str) else -_INT64 <= value < _INT64
-        if fits and len(name.encode()) + size <= room:
-            kept[name] = value
-            room -= len(name.encode()) + size
-    return kept

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.slots import Held
-from infra.amqp.codec import encode
+from infra.amqp.codec import CHECKSUM, encode
+from infra.amqp.headers import travelling
 from infra.amqp.message import Delivery, Outgoing
 from infra.amqp.topology import WORK_KEYS, ExchangeName
 from schemas.headers import HEADER_NAMES, Headers, Purpose
@@ -65,7 +66,7 @@ def unchanged(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
     envelope = replace(
         delivery.envelope,
         app_id=app_id,
-        headers={**own_headers(delivery.envelope.headers), **headers.to_amqp()},
+        headers={**travelling(delivery.envelope.headers), **headers.to_amqp()},
     )
     return Outgoing(
         exchange=ExchangeName.WORK,
@@ -75,17 +76,12 @@ def unchanged(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
     )
 
 
-def own_headers(headers: dict[str, str | int]) -> dict[str, str | int]:
-    """Without what the broker adds (`x-death`, `x-delivery-count`, ...)."""
-    return {name: value for name, value in headers.items() if not name.startswith("x-")}
-
-
 def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:
     """Headers that neither we nor the broker define."""
     return {
         name: value
-        for name, value in headers.items()
-        if name not in HEADER_NAMES and name != "checksum" and not name.startswith("x-")
+        for name, value in travelling(headers).items()
+        if name not in HEADER_NAMES and name != CHECKSUM
     }
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from consumers.rollout.agents.state import CutReason
+from infra.amqp.io.wire import to_properties
 from schemas.control import RunState, Wanted
 from schemas.headers import Purpose
 from schemas.work import FailureKind, Snapshot
@@ -332,3 +333,19 @@ async def test_what_was_given_back_unchanged_is_run_when_another_worker_died_wit
         bench.publish(4)
         bench.broker.giving = True
         await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
+
+
+async def test_no_header_of_a_stranger_keeps_a_rollout_from_going_out(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.broker.giving = False
+        bench.broker.put("prompts", task(0))
+        queue = bench.broker.queues["prompts"]
+        strange = {"trace": "t", "wide": "w" * 20_000, "big": 1 << 63, "x-death": "b"}
+        strange |= {f"h{n}": "x" * 1000 for n in range(20)}
+        envelope = replace(queue[0].envelope, headers={**strange, **queue[0].envelope.headers})
+        queue[0] = replace(queue[0], envelope=envelope)
+        bench.broker.giving = True
+        await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
+        sent = bench.broker.queues["rollouts"][0].envelope
+        to_properties(sent, persistent=True)
+        assert sent.headers["trace"] == "t" and "x-death" not in sent.headers
