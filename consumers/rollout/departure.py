@@ -129,5 +129,9 @@ class Departure:
     @staticmethod
     async def _ended(tasks: set["asyncio.Task[None]"], timeout_s: float) -> None:
         pending = {task for task in tasks if not task.done()}
-        if pending:
-            await asyncio.wait(pending, timeout=timeout_s)
+        if not pending:
+            return
+        ended, _ = await asyncio.wait(pending, timeout=timeout_s)
+        for task in ended:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("handing over: %s", error)

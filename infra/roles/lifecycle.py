@@ -131,7 +131,8 @@ async def _run_body(context: RoleContext, body: Body) -> None:
     """Body beside its helpers. A helper that fails ends the role: nothing dies silently."""
 
     async def the_body() -> None:
-        await context.bound.wait()
+        async with context.waits("the broker to bind us to 'sync'"):
+            await context.bound.wait()
         await body(context)
 
     work = asyncio.create_task(the_body(), name="body")
