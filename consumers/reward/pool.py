@@ -95,7 +95,7 @@ class ScoringPool:
         self._pending: deque[_Job] = deque()
         self._arrived = asyncio.Event()
         self._slots: list[asyncio.Task[None]] = []
-        self._broken: WarrenError | None = None
+        self._broken: BaseException | None = None
 
     async def start(self) -> None:
         """Start all processes.
@@ -106,6 +106,8 @@ class ScoringPool:
         first = await ScoringProcess.start(self._uses)
         waiting: list[ScoringProcess | None] = [first, *[None] * (self.size - 1)]
         self._slots = [asyncio.create_task(self._slot(process)) for process in waiting]
+        for slot in self._slots:
+            slot.add_done_callback(self._slot_ended)
 
     async def score(self, body: bytes) -> Scored:
         """Score the JSON of one rollout.
@@ -129,19 +131,22 @@ class ScoringPool:
 
     async def _slot(self, process: ScoringProcess | None) -> None:
         """Keep one process at work, for ever."""
-        try:
-            while True:
-                if process is None:
-                    process = await ScoringProcess.start(self._uses)
-                try:
-                    await self._serve(process)
-                finally:
-                    await process.kill()
-                process = None
-        except WarrenError as error:
-            self._broken = error
-            while self._pending:
-                self._pending.popleft().fail(error)
+        while True:
+            if process is None:
+                process = await ScoringProcess.start(self._uses)
+            try:
+                await self._serve(process)
+            finally:
+                await process.kill()
+            process = None
+
+    def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
+        """A slot that ends by itself ends the pool: whoever waits for a score hears why."""
+        if slot.cancelled() or (error := slot.exception()) is None:
+            return
+        self._broken = error
+        while self._pending:
+            self._pending.popleft().fail(error)
 
     async def _serve(self, process: ScoringProcess) -> None:
         """Feed one process until it must be replaced."""
@@ -167,7 +172,7 @@ class ScoringPool:
             except ProcessDied as death:
                 self._blame_death(given, str(death))
                 return
-            except asyncio.CancelledError:
+            except BaseException:
                 self._pending.extendleft(reversed(given))
                 raise
             depth = DEPTH if answer["seconds"] < QUICK_S else 1

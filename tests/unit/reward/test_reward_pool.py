@@ -228,3 +228,17 @@ async def test_an_error_of_any_length_and_letters_is_told(pools):
         await pool.score(body("shout"))
     assert len(str(caught.value)) < 25_000
     assert caught.value.attempts == 1
+
+
+async def test_whatever_ends_a_slot_is_heard_by_all_who_wait(pools, monkeypatch):
+    pool = await pools(f"{SAMPLES}:command")
+
+    async def nonsense(_process):
+        raise ValueError("not an answer")
+
+    monkeypatch.setattr("consumers.reward.process.ScoringProcess.receive", nonsense)
+    async with asyncio.timeout(20):
+        outcomes = await asyncio.gather(
+            *(pool.score(body(number)) for number in range(3)), return_exceptions=True
+        )
+    assert [type(outcome) for outcome in outcomes] == [ValueError] * 3
