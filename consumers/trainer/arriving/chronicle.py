@@ -84,4 +84,6 @@ class Chronicle:
         group = self.ledger.groups[closed.group]
         logger.warning("group %d ends as %s: %s", closed.group, closed.end, closed.reason)
         for index in group.indexes(MemberState.DEAD):
-            logger.warning("  %d.%d died: %s", group.number, index, group.members[index].error)
+            error = group.members[index].error
+            if error != closed.reason:
+                logger.warning("  %d.%d died: %s", group.number, index, error)
