@@ -158,6 +158,7 @@ def _explain(
     if not location:
         return f"{path}: {reason.removeprefix('Value error, ')}", ""
     expected = reason.removeprefix("Input should be ").removeprefix("Value error, ")
+    expected = expected.replace("a valid tuple", "a list")
     return f"{where}: {key} = {value}: expected {expected}", _doc_hint(location)
 
 

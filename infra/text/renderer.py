@@ -47,10 +47,16 @@ class Renderer:
         """Read a model folder.
 
         Raises:
-            ConfigError: It has no tokenizer.json, no chat template, or no end-of-sequence token.
+            ConfigError: There is none, or it has no tokenizer.json, no chat template, or no
+                end-of-sequence token.
         """
         from transformers import PreTrainedTokenizerFast
 
+        if not model_folder.is_dir():
+            raise ConfigError(
+                f"no model folder {model_folder} (from {Path.cwd()})",
+                hint="relative paths start where the command runs; workers need the folder too",
+            )
         if not (model_folder / "tokenizer.json").is_file():
             raise ConfigError(
                 f"{model_folder} has no tokenizer.json",

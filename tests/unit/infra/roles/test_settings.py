@@ -133,6 +133,8 @@ def test_a_wrong_type_names_key_value_and_expectation(tmp_path: Path) -> None:
     assert "override 'rollout.on_sync=wait': rollout.on_sync = \"wait\": expected" in said
     assert "'republish', 'in_flight' or 'drain'" in said
     assert "What happens to running rollouts" in said
+    said = complaint(write(tmp_path, GOOD), "rollout.tools=mine:search")
+    assert 'rollout.tools = "mine:search": expected a list' in said
 
 
 def test_missing_keys_and_several_problems(tmp_path: Path) -> None:

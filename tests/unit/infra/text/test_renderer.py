@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -196,6 +197,13 @@ def test_incomplete_folders_are_refused(tmp_path, missing, says_what):
     (folder / missing).unlink()
     with pytest.raises(ConfigError, match=says_what):
         Renderer.load(folder)
+
+
+def test_a_missing_folder_is_named_with_where_it_was_sought(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        Renderer.load(Path("models/none"))
+    assert f"no model folder models/none (from {tmp_path})" in str(caught.value)
 
 
 def test_a_tokenizer_that_truncates_is_not_obeyed(tmp_path):
