@@ -152,7 +152,7 @@ class AlgorithmSection(Frozen):
     filter_zero_variance: bool = True
     """Replace groups whose rewards are all equal."""
     max_fruitless: int = Field(default=200, ge=1)
-    """Closings without a trained group after which the trainer stops."""
+    """Groups closed in a row, none trainable, before a warning, or a stop (`on_deadline`)."""
 
 
 class TrainerSection(Frozen):
