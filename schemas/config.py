@@ -98,6 +98,11 @@ class RolloutSection(Frozen):
     """Seconds one tool call may take."""
     grace: float = Field(default=60.0, gt=0)
     """Seconds a worker has to hand over its rollouts when told to leave."""
+    stall_timeout: float = Field(default=600.0, gt=0)
+    """Seconds without a new token, turn or tool result after which a rollout is handed over."""
+    data_attempts: int = Field(default=3, ge=1)
+    """Times a rollout may fail by itself (exception, time-out, malformed result) before it is
+    dead; what the fleet does to it, such as a killed worker, is counted apart."""
     engine_options: dict[str, Any] = {}
     """Passed to the engine."""
 
@@ -151,6 +156,9 @@ class AlgorithmSection(Frozen):
     """What happens to what would exceed it."""
     filter_zero_variance: bool = True
     """Replace groups whose rewards are all equal."""
+    on_failure: Literal["shrink", "replace"] = "shrink"
+    """What a group does that lost members to failures: go on with the siblings that are left
+    (at least `min_group_size`), or ask for those members again by a credit, once."""
     max_fruitless: int = Field(default=200, ge=1)
     """Groups closed in a row, none trainable, before a warning, or a stop (`on_deadline`)."""
 
@@ -222,6 +230,21 @@ class DeadlinesSection(Frozen):
     """Seconds without any arrival after which a waiting role is past its deadline."""
 
 
+class SuperviseSection(Frozen):
+    """What `up` does about a role that died."""
+
+    restarts: int = Field(default=5, ge=0)
+    """Times each process is started again within `window`; 0: the first death ends the run."""
+    window: float = Field(default=600.0, gt=0)
+    """Seconds after which a death is forgotten."""
+    backoff: float = Field(default=1.0, gt=0)
+    """Seconds before the first restart, doubled for each further one."""
+    max_backoff: float = Field(default=30.0, gt=0)
+    """Longest of these pauses."""
+    leavers: bool = False
+    """Whether a process that was told to leave (exit 0 in the middle of a run) is replaced."""
+
+
 class TrackingSection(Frozen):
     """Where metrics go besides metrics.jsonl."""
 
@@ -244,6 +267,7 @@ class RunConfig(Frozen):
     checkpoint: CheckpointSection = CheckpointSection()
     eval: EvalSection = EvalSection()
     deadlines: DeadlinesSection = DeadlinesSection()
+    supervise: SuperviseSection = SuperviseSection()
     tracking: TrackingSection = TrackingSection()
 
     @model_validator(mode="after")
