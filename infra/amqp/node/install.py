@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.amqp.errors import BrokerNotInstalled
+from infra.amqp.node import apt
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,6 @@ _HINT = (
     "install rabbitmq-server, or name a running broker in [broker] url or WARREN_BROKER_URL, "
     f"or point {PREFIX_VARIABLE} to an unpacked RabbitMQ with Erlang"
 )
-_APT_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,18 @@ class Install:
         """Whether server and Erlang are both there."""
         return self.server.exists() and any(self.erlang_root.glob("erts-*/bin/epmd"))
 
+    def version(self) -> str:
+        """RabbitMQ's version, such as `4.0.5`; empty when it is not there."""
+        found = sorted(self.prefix.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*"))
+        return found[-1].name.partition("-")[2] if found else ""
+
     def library_path(self) -> str:
-        """Folders of shared libraries that came along with an unpacked package."""
-        folders = sorted(
-            {str(found.parent) for found in self.prefix.glob("usr/lib/*-linux-*/lib*.so*")}
-            if self.prefix != Path("/")
-            else set()
-        )
-        return ":".join(folders)
+        """Folders of shared libraries that came along with an unpacked package; empty where its
+        programs know them, for what the system has must not load another system's C library."""
+        if self.prefix == Path("/") or any(self.prefix.glob("usr/lib*/**/ld-linux-*.so.*")):
+            return ""
+        found = self.prefix.glob("usr/lib/*-linux-*/lib*.so*")
+        return ":".join(sorted({str(path.parent) for path in found}))
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -95,7 +99,7 @@ def not_installed() -> BrokerNotInstalled:
 
 def unpacked_package(cache: Path) -> Install | None:
     """Debian's or Ubuntu's RabbitMQ below `cache`, fetched once; None when that fails."""
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+    if not apt.available():
         return None
     final = cache / f"rabbitmq-{_release()}"
     install = Install(prefix=final)
@@ -103,15 +107,16 @@ def unpacked_package(cache: Path) -> Install | None:
         return install
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / "rabbitmq.lock"):
+        with locked(cache / "rabbitmq.lock"):
             if install.complete:
                 return install
             logger.info("fetching RabbitMQ into %s (once, about 60 MB)", final)
             with tempfile.TemporaryDirectory(prefix="rabbitmq-", dir=cache) as scratch:
-                root = _unpack(_download(Path(scratch)), Path(scratch) / "root")
+                archives = apt.download(Path(scratch), ["rabbitmq-server"])
+                root = apt.unpack(archives, Path(scratch) / "root")
                 if not Install(prefix=root).complete:
                     raise OSError("the packages hold no RabbitMQ with Erlang")
-                _relocate(root, final)
+                relocate_scripts(root, final)
                 shutil.rmtree(final, ignore_errors=True)
                 root.rename(final)
     except (OSError, subprocess.SubprocessError) as error:
@@ -123,62 +128,20 @@ def unpacked_package(cache: Path) -> Install | None:
 
 def _release() -> str:
     """Name of this system's release: packages of another one need another libc."""
-    fields: dict[str, str] = {}
-    release = Path("/etc/os-release")
-    if release.exists():
-        for line in release.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition("=")
-            fields[key] = value.strip('"')
+    fields = apt.os_release()
     names = (fields.get("ID"), fields.get("VERSION_CODENAME"), os.uname().machine)
     return "-".join(name for name in names if name)
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file against other processes."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _apt_config(root: Path) -> str:
-    """A private apt root that shares only the system's sources and keys."""
-    sources = root / "sources.list.d"
-    sources.mkdir()
-    system = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
-    readable = [p for p in system if p.suffix in {".list", ".sources"} and p.is_file()]
-    own = [p for p in readable if p.stem in {"sources", "debian", "ubuntu"}] or readable
-    for path in own:
-        shutil.copy(path, sources / f"{path.stem}{path.suffix}")
-    return (
-        f'Dir::State "{root}/state"; Dir::State::status "{root}/status"; '
-        f'Dir::Cache "{root}/cache"; Dir::Etc::sourcelist "/dev/null"; '
-        f'Dir::Etc::sourceparts "{sources}"; APT::Sandbox::User ""; Acquire::Languages "none"; '
-        f'Acquire::Retries "2";\n'
-    )
-
-
-def _download(root: Path) -> list[Path]:
-    """Fetch the server and what this system lacks of its dependencies."""
-    for folder in ("state/lists/partial", "cache/archives/partial"):
-        (root / folder).mkdir(parents=True)
-    shutil.copy("/var/lib/dpkg/status", root / "status")
-    config = root / "apt.conf"
-    config.write_text(_apt_config(root), encoding="utf-8")
-    environ = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C"}
-    install = ["install", "--yes", "--no-install-recommends", "--download-only"]
-    for command in (["update"], [*install, "rabbitmq-server"]):
-        _run(["apt-get", "--quiet=2", *command], environ)
-    return sorted((root / "cache/archives").glob("*.deb"))
-
-
-def _unpack(packages: Sequence[Path], root: Path) -> Path:
-    root.mkdir()
-    for package in packages:
-        _run(["dpkg-deb", "--extract", str(package), str(root)], dict(os.environ))
-    return root
-
-
-def _relocate(root: Path, final: Path) -> None:
+def relocate_scripts(root: Path, final: Path) -> None:
     """Tell Erlang's start scripts where they will lie: Debian's accept no other way."""
     for script in (
         *root.glob("usr/lib/erlang/bin/erl"),
@@ -188,15 +151,3 @@ def _relocate(root: Path, final: Path) -> None:
         script.write_text(
             text.replace("=/usr/lib/erlang", f"='{final}/usr/lib/erlang'"), encoding="utf-8"
         )
-
-
-def _run(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    subprocess.run(
-        argv,
-        env=dict(environ),
-        check=True,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_APT_TIMEOUT_S,
-    )

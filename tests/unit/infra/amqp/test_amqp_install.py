@@ -53,7 +53,7 @@ def test_an_unpacked_package_is_used_without_fetching(
     def refuse(*_: object) -> None:
         raise AssertionError("nothing should be fetched")
 
-    monkeypatch.setattr("infra.amqp.node.install._download", refuse)
+    monkeypatch.setattr("infra.amqp.node.apt.download", refuse)
     found = unpacked_package(tmp_path)
     assert found is not None
     assert found.complete
