@@ -141,9 +141,9 @@ async def serve_rollouts(
         return manifest if ours else None
 
     def prepare(published: WeightsPublished) -> PreparedWeights:
-        from infra.weights.reader import prepare as read
+        from consumers.rollout.engines.build import prepare_for
 
-        return read(store, published, model)
+        return prepare_for(config)(store, published, model)
 
     floor = build_floor(
         context,

@@ -2,10 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 TIED_HEAD = "lm_head.weight"
 """Left out where another tensor holds the same bytes: some files carry it, others tie it."""
@@ -14,7 +16,7 @@ _MAX_THREADS = 8
 _SMALL_BYTES = 64 << 20
 
 
-def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
+def fingerprint(tensors: "Mapping[str, torch.Tensor]") -> str:
     """SHA-256 over name, dtype, shape and bytes of every tensor, in the order of names.
 
     Args:
@@ -26,15 +28,16 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
     """
     names = sorted(tensors)
     if sum(tensor.nbytes for tensor in tensors.values()) < _SMALL_BYTES:
-        digests = [_digest(tensors[name]) for name in names]
+        entries = [entry_of(tensors[name]) for name in names]
     else:
         with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-            digests = list(pool.map(lambda name: _digest(tensors[name]), names))
-    entries = {
-        name: f"{str(tensors[name].dtype).removeprefix('torch.')} "
-        f"{'x'.join(map(str, tensors[name].shape))} {digest}"
-        for name, digest in zip(names, digests, strict=True)
-    }
+            entries = list(pool.map(lambda name: entry_of(tensors[name]), names))
+    return of_entries(dict(zip(names, entries, strict=True)))
+
+
+def of_entries(entries: Mapping[str, str]) -> str:
+    """The fingerprint of tensors that are described by their entries, by name."""
+    entries = dict(entries)
     head = entries.pop(TIED_HEAD, None)
     if head is not None and head not in entries.values():
         entries[TIED_HEAD] = head
@@ -44,6 +47,18 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-def _digest(tensor: torch.Tensor) -> str:
+def entry_of(tensor: "torch.Tensor") -> str:
+    """Dtype, shape and SHA-256 of the bytes: `float32 3x4 9f86d0...`."""
+    return entry(str(tensor.dtype).removeprefix("torch."), tensor.shape, _digest(tensor))
+
+
+def entry(dtype: str, shape: Iterable[int], sha256: str) -> str:
+    """An entry of its parts; a scalar has an empty shape."""
+    return f"{dtype} {'x'.join(map(str, shape))} {sha256}"
+
+
+def _digest(tensor: "torch.Tensor") -> str:
+    import torch
+
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()

@@ -12,6 +12,7 @@ from tests.factories import models
 
 SLOTS = 8
 FIRST_PROMPT = (models.BOS, 40)
+SIMULATED_PROFILE = {"prefill_s": 0.001, "token_s": 0.002, "tick_s": 0.002, "load_s": 0.005}
 
 
 @dataclass
@@ -100,6 +101,15 @@ def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int =
         from consumers.rollout.engines.vllm import VllmEngine
 
         return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20})
+    if name == "simulated":
+        from consumers.rollout.engines.simulated import SimulatedEngine
+
+        return SimulatedEngine(
+            model_folder=folder,
+            slots=slots,
+            max_model_len=models.CONTEXT,
+            options=dict(SIMULATED_PROFILE),
+        )
     from consumers.rollout.engines.transformers import TransformersEngine
 
     return TransformersEngine(**values, options={"device": "cpu"})

@@ -1,12 +1,18 @@
 """The engine that a recipe names; nothing heavy is imported before."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from consumers.rollout.engines.base import Engine
 from infra.roles.errors import ConfigError
+from infra.weights.prepared import PreparedWeights
 from schemas.config import RunConfig
+from schemas.control import WeightsPublished
 
-AVAILABLE = ("transformers", "vllm")
+AVAILABLE = ("transformers", "vllm", "simulated")
+
+Prepare = Callable[[Path, WeightsPublished, Path], PreparedWeights]
+"""From weight store, manifest and model folder to verified weights."""
 
 
 def build_engine(config: RunConfig) -> Engine:
@@ -20,6 +26,15 @@ def build_engine(config: RunConfig) -> Engine:
     folder = Path(config.model.path)
     length = section.max_prompt_tokens + section.max_response_tokens
     options = {"kv_cache": section.kv_cache, **section.engine_options}
+    if section.engine == "simulated":
+        from consumers.rollout.engines.simulated import SimulatedEngine
+
+        return SimulatedEngine(
+            model_folder=folder,
+            slots=section.slots,
+            max_model_len=length,
+            options=section.engine_options,
+        )
     if section.engine == "vllm":
         from consumers.rollout.engines.vllm import VllmEngine
 
@@ -41,14 +56,30 @@ def build_engine(config: RunConfig) -> Engine:
     )
 
 
+def prepare_for(config: RunConfig) -> Prepare:
+    """What reads and verifies weights for the engine of a recipe; it blocks."""
+    if config.rollout.engine == "simulated":
+        from infra.weights import described
+
+        return described.prepare
+    from infra.weights import reader
+
+    return reader.prepare
+
+
 def check_engine(config: RunConfig) -> None:
-    """Refuse an engine that this version has not; imports nothing heavy.
+    """Refuse an engine that this version has not, or a profile of the simulated one that it does
+    not understand; imports nothing heavy.
 
     Raises:
-        ConfigError: With the engines that there are.
+        ConfigError: With the engines, or the keys, that there are.
     """
     if config.rollout.engine not in AVAILABLE:
         raise ConfigError(
             f"rollout.engine is {config.rollout.engine!r}",
             hint=f"this version has {' and '.join(AVAILABLE)}",
         )
+    if config.rollout.engine == "simulated":
+        from consumers.rollout.engines.simulated_profile import read_profile
+
+        read_profile(config.rollout.engine_options)

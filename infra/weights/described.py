@@ -1,0 +1,108 @@
+"""Published weights, verified but not loaded: for who holds no tensors, and without torch.
+
+The same checks as `reader.prepare`: size and SHA-256 of every file before a byte is interpreted,
+the fingerprint of the tensors after.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from infra.weights.errors import WeightsCorrupt
+from infra.weights.fingerprint import entry, of_entries
+from infra.weights.prepared import PreparedWeights
+from schemas.control import WeightFile, WeightsPublished
+
+if TYPE_CHECKING:
+    import torch
+
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTensor:
+    """What there is to know of a tensor without holding it."""
+
+    entry: str
+    """Dtype, shape and SHA-256, as the fingerprint takes them."""
+
+
+def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path) -> PreparedWeights:
+    """Verify a version; its `tensors` are `DescribedTensor`s. Blocks: run it in a thread.
+
+    Args:
+        store_folder: Of the weight store.
+        published: The manifest.
+        model_folder: Config and tokenizer.
+
+    Raises:
+        WeightsCorrupt: Missing, damaged, or not what the manifest says.
+    """
+    if published.kind != "full":
+        raise WeightsCorrupt(f"version {published.version} is a {published.kind}; need a full one")
+    folder = store_folder / published.folder
+    described: dict[str, DescribedTensor] = {}
+    for file in published.files:
+        part = _parse(folder / file.name, _verified(folder / file.name, file))
+        if twice := described.keys() & part.keys():
+            raise WeightsCorrupt(f"{folder / file.name} repeats {min(twice)!r} of another file")
+        described |= part
+    measured = of_entries({name: tensor.entry for name, tensor in described.items()})
+    if measured != published.fingerprint:
+        raise WeightsCorrupt(
+            f"version {published.version} has fingerprint {measured}, "
+            f"its manifest says {published.fingerprint}"
+        )
+    return PreparedWeights(
+        version=published.version,
+        fingerprint=measured,
+        model_folder=model_folder,
+        files=tuple(folder / file.name for file in published.files),
+        tensors=cast("Mapping[str, torch.Tensor]", described),
+    )
+
+
+def _verified(path: Path, file: WeightFile) -> bytes:
+    try:
+        found = path.stat().st_size
+        if found != file.size_bytes:
+            raise WeightsCorrupt(f"{path} has {found} bytes, {file.size_bytes} were written")
+        data = path.read_bytes()
+    except OSError as error:
+        raise WeightsCorrupt(f"{path} cannot be read: {error.strerror or error}") from error
+    if (digest := hashlib.sha256(data).hexdigest()) != file.sha256:
+        raise WeightsCorrupt(f"{path} has sha256 {digest}, {file.sha256} was written")
+    return data
+
+
+def _parse(path: Path, data: bytes) -> dict[str, DescribedTensor]:
+    """The safetensors layout: length of the header, header, data."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header: dict[str, Any] = json.loads(data[8 : 8 + length])
+        values = memoryview(data)[8 + length :]
+        return {
+            name: _describe(told, values) for name, told in header.items() if name != "__metadata__"
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise WeightsCorrupt(f"{path} is malformed: {error}") from error
+
+
+def _describe(told: dict[str, Any], values: memoryview) -> DescribedTensor:
+    begin, end = told["data_offsets"]
+    digest = hashlib.sha256(values[begin:end]).hexdigest()
+    return DescribedTensor(entry(_DTYPES[told["dtype"]], told["shape"], digest))
