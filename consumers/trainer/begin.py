@@ -8,7 +8,7 @@ import shutil
 from infra.amqp.topology import WORK_QUEUES
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
-from infra.runs.journal_reader import segment_names
+from infra.runs.journal_reader import JournalReader
 from infra.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ def new_run_id() -> str:
 
 
 def has_history(ctx: RoleContext) -> bool:
-    """Whether a trainer has written into the run folder."""
-    return bool(segment_names(ctx.folder.journal))
+    """Whether a trainer has begun the run; one that died before its first record has not."""
+    return bool(JournalReader(ctx.folder.journal).history())
 
 
 async def make_place(ctx: RoleContext, *, purge: bool) -> None:

@@ -9,6 +9,7 @@ from consumers.trainer.report import eval_line
 from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.credits import Credits
 from infra.roles.context import RoleContext
+from infra.runs.failpoints import FailPoint, reach
 from infra.runs.metrics import MetricsFile
 from schemas.journal import Evaluated
 
@@ -80,8 +81,6 @@ class Evaluator:
             self._chronicle.changed.ring()
 
     async def _write(self, result: Evaluated) -> None:
-        self._chronicle.note(result)
-        await self._chronicle.commit()
         values: dict[str, Any] = {
             "version": result.version,
             "step": self._chronicle.ledger.step,
@@ -91,7 +90,11 @@ class Evaluator:
             "time/eval_s": self._clock.now() - self._opened_at,
             **result.metrics,
         }
+        # The line first: a crash between the two writes it again, and readers take the last one.
         await asyncio.to_thread(self._metrics.append, "eval", values)
+        reach(FailPoint.EVALUATION_WRITTEN)
+        self._chronicle.note(result)
+        await self._chronicle.commit()
         logger.info("%s", eval_line(values))
 
     def _unfinished(self) -> bool:

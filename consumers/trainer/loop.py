@@ -34,6 +34,7 @@ from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.stepping import members_of, take_step
 from infra.roles.context import RoleContext
+from infra.runs.failpoints import FailPoint, reach
 from infra.runs.metrics import MetricsFile
 from schemas.journal import Batch, Closed, Stepped
 
@@ -154,12 +155,15 @@ class Loop:
         self._credits.hold(len(numbers))
         ledger.books().check(f"at step {step}")
         await chronicle.commit()
+        reach(FailPoint.BATCH_DECIDED)
         waited = started - self._line_at
         result = await asyncio.to_thread(
             take_step, self._learner, groups, step=step, version=version
         )
+        reach(FailPoint.STEP_TAKEN)
         self._note_stepped(result)
         await chronicle.commit()
+        reach(FailPoint.STEP_JOURNALED)
         self._line = {
             **self._describe(step, version, groups, result),
             "time/wait_s": waited,

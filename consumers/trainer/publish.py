@@ -13,6 +13,7 @@ from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
 from infra.roles.context import RoleContext
 from infra.roles.errors import WarrenError
+from infra.runs.failpoints import FailPoint, reach
 from infra.weights.errors import VersionExists
 from infra.weights.fingerprint import fingerprint
 from infra.weights.store import WeightStore
@@ -51,9 +52,12 @@ class Publisher:
             )
         )
         await self._chronicle.commit()
+        reach(FailPoint.PUBLISHED_JOURNALED)
         self.lost = False
         await self.broadcast(published)
+        reach(FailPoint.BROADCAST_CONFIRMED)
         await asyncio.to_thread(self._store.prune, self._ctx.config.weights.keep)
+        reach(FailPoint.STORE_PRUNED)
         seconds = time.monotonic() - started
         logger.info("policy v%d published (weights %.1f s)", published.version, seconds)
         return seconds

@@ -21,6 +21,7 @@ from consumers.trainer.learn.learner import Learner, StepResult
 from consumers.trainer.saving import restore
 from consumers.trainer.stepping import members_of, take_step
 from infra.roles.context import RoleContext
+from infra.runs.failpoints import FailPoint, reach
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader, Position
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Batch, GroupsClosed, Opened, Stepped
@@ -74,6 +75,7 @@ async def recover(
         await replay.take(entry)
     if not recovered.run_id:
         raise JournalCorrupt(f"{ctx.folder.journal} does not say which run it is of")
+    reach(FailPoint.RECOVERED)
     ledger = recovered.ledger
     logger.info(
         "resumed run %s at step %d, v%d: %d groups open, %d steps taken again",
@@ -128,6 +130,7 @@ class _Replay:
             result = await asyncio.to_thread(
                 take_step, self._learner, groups, step=record.step, version=record.version
             )
+        reach(FailPoint.STEP_REPEATED)
         for group in chosen:
             self._shelf.forget(group)
         self._to.unfinished = result

@@ -16,6 +16,7 @@ from consumers.trainer.learn.durable_folders import step_folders
 from consumers.trainer.learn.learner import Learner
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
+from infra.runs.failpoints import FailPoint, reach
 from infra.runs.journal_reader import Position
 
 logger = logging.getLogger(__name__)
@@ -59,12 +60,13 @@ class Saver:
             Superseded: A newer trainer has begun.
             WarrenError: The disk refused.
         """
-        await self._chronicle.commit()
         step = self._learner.step_done
         folder, keep = self._ctx.folder.checkpoints, self._ctx.config.checkpoint.keep
         if not (folder / f"step_{step}").exists():  # an older incarnation's stays, as it is
             self._needs[step] = self._oldest_needed()
         extra = self._extra()
+        await self._chronicle.commit()  # no checkpoint may know more than the disk has
+        reach(FailPoint.CHECKPOINT_BEGUN)
         try:
             await asyncio.to_thread(checkpoints.save, folder, self._learner, extra, keep=keep)
         except OSError as error:
@@ -73,7 +75,9 @@ class Saver:
                 hint="free some space, then start the trainer with --resume: the journal has all",
             ) from error
         self.saved_step = step
+        reach(FailPoint.CHECKPOINT_PRUNED)
         await self._chronicle.journal.rotate()
+        reach(FailPoint.JOURNAL_ROTATED)
         self._drop_segments(folder)
 
     def _extra(self) -> dict[str, Any]:

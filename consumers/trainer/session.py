@@ -27,6 +27,7 @@ from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.fence import Fence
 from consumers.trainer.steering.fleet import Fleet
 from infra.roles.context import RoleContext
+from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalReader
@@ -160,6 +161,7 @@ class Session:
         books.check("at the end")
         await self._chronicle.commit()
         await asyncio.to_thread(self._metrics.append, "end", self._loop.end_line())
+        reach(FailPoint.ENDED)
         if done or self._announcer.told_to_stop:
             await self._announcer.farewell()
         logger.info(

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from infra.roles.errors import WarrenError
+from infra.runs.failpoints import FailPoint, reach
 
 
 class Superseded(WarrenError):
@@ -37,11 +38,13 @@ class Incarnations:
                 fd = os.open(self._path(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 os.fsync(fd)
                 os.close(fd)
+            _sync_folder(self._folder)
         except OSError as error:
             raise WarrenError(
                 f"cannot write the run folder {self._folder.parent}: {error.strerror or error}",
                 hint="check its permissions and free space, or choose another run.dir",
             ) from error
+        reach(FailPoint.INCARNATION_CLAIMED)
         return number
 
     def check(self, mine: int) -> None:
@@ -58,3 +61,11 @@ class Incarnations:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}"
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from infra.roles.errors import WarrenError
+from infra.runs.failpoints import FailPoint, halves, reach
 from infra.runs.frames import encode_frame
 from infra.runs.journal_reader import Position, segment_name, segment_names, segment_numbers
 from schemas.journal import JournalRecord, Opened
@@ -48,6 +49,8 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(folder, error) from error
+        if opened.previous_segment:
+            self._adopt(opened.previous_segment)
         self._next_segment()
         self.append(opened)
 
@@ -67,14 +70,16 @@ class Journal:
         position = self.end
         frame = encode_frame(record.model_dump_json(exclude_defaults=False).encode(), body)
         try:
-            view = memoryview(frame)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            for part in halves(FailPoint.JOURNAL_TORN, frame):
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(self._fd, view) :]
         except OSError as error:
             self._broken = error
             raise _unwritable(self._folder, error) from error
         self._size += len(frame)
         self._written += 1
+        reach(FailPoint.JOURNAL_WRITTEN)
         return position
 
     async def commit(self) -> None:
@@ -132,6 +137,17 @@ class Journal:
         os.close(self._fd)
         self._fd = -1
 
+    def _adopt(self, segment: str) -> None:
+        """Make durable what a killed predecessor may have left to the kernel: we build on it."""
+        try:
+            fd = os.open(self._folder / segment, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _unwritable(self._folder, error) from error
+
     def _next_segment(self) -> None:
         self._sequence += 1
         path = self._folder / segment_name(self._incarnation, self._sequence)
@@ -145,13 +161,16 @@ class Journal:
         except OSError as error:
             raise _unwritable(self._folder, error) from error
         self._size = 0
+        reach(FailPoint.JOURNAL_SEGMENT)
 
     def _sync(self, fd: int) -> None:
+        reach(FailPoint.JOURNAL_SYNC)
         try:
             os.fsync(fd)
         except OSError as error:
             self._broken = error
             raise _unwritable(self._folder, error) from error
+        reach(FailPoint.JOURNAL_SYNCED)
 
 
 def _unwritable(folder: Path, error: OSError) -> JournalUnwritable:

@@ -188,6 +188,8 @@ class JournalReader:
         path = self._folder / stretch.segment
         data = path.read_bytes()
         if stretch.limit is not None:
+            if len(data) < stretch.limit:
+                raise _corrupt(path, len(data), f"{stretch.limit} bytes were there before")
             data = data[: stretch.limit]
         try:
             for frame in read_frames(data, offset):

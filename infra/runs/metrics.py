@@ -7,6 +7,8 @@ from typing import IO, Any, Literal
 
 import orjson
 
+from infra.runs.failpoints import FailPoint, halves
+
 Kind = Literal["step", "eval", "end"]
 
 
@@ -26,7 +28,9 @@ class MetricsFile:
         with self._path.open("ab+") as file:
             if not _ends_whole(file):
                 file.write(b"\n")
-            file.write(line + b"\n")
+            for part in halves(FailPoint.METRICS_TORN, line + b"\n"):
+                file.write(part)
+                file.flush()
 
 
 def read_metrics(path: Path, kind: Kind | None = None) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from infra.runs.failpoints import FailPoint, halves, reach
 from infra.weights.errors import StoreFailed, VersionExists, WeightsCorrupt
 from schemas.control import WeightsPublished
 
@@ -45,16 +46,20 @@ class Manifests:
             self._folder.mkdir(parents=True, exist_ok=True)
             try:
                 _write(partial, body)
+                reach(FailPoint.MANIFEST_WRITTEN)
                 os.link(partial, target)
             except FileExistsError:
                 raise
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _write(target, body)
+                if target.exists():
+                    raise FileExistsError(target) from None
+                partial.rename(target)
             finally:
                 partial.unlink(missing_ok=True)
             sync_folder(self._folder)
+            reach(FailPoint.MANIFEST_LINKED)
         except FileExistsError:
             raise VersionExists(f"version {published.version} is already in {target}") from None
         except OSError as error:
@@ -109,8 +114,9 @@ class Manifests:
 
 def _write(path: Path, body: bytes) -> None:
     with path.open("xb") as file:
-        file.write(body)
-        file.flush()
+        for part in halves(FailPoint.MANIFEST_TORN, body):
+            file.write(part)
+            file.flush()
         os.fsync(file.fileno())
 
 

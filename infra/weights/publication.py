@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from infra.runs.failpoints import FailPoint, reach
 from infra.weights import tensor_file
 from infra.weights.fingerprint import TIED_HEAD
 
@@ -57,4 +58,6 @@ def write_files(
     folder: Path, parts: list[tuple[str, dict[str, torch.Tensor]]]
 ) -> list[tuple[str, int, str]]:
     """Write every file durably; name, size in bytes and SHA-256 of each."""
-    return [(name, *tensor_file.write(folder / name, part)) for name, part in parts]
+    written = [(name, *tensor_file.write(folder / name, part)) for name, part in parts]
+    reach(FailPoint.WEIGHTS_WRITTEN)
+    return written

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.runs.failpoints import FailPoint, reach
 from infra.weights.errors import StoreFailed, StoreUnusable, VersionExists
 from infra.weights.manifest import Manifests, sync_folder
 from schemas.control import WeightFile, WeightsPublished
@@ -113,12 +114,14 @@ class WeightStore:
         name = f"v{version:08d}.i{incarnation}.{secrets.token_hex(4)}"
         partial = self._folder / f".partial-{name}"
         final = self._folder / name
+        reach(FailPoint.WEIGHTS_WRITE)
         try:
             partial.mkdir(parents=True)
             files = write_files(partial, filed(ready, MAX_FILE_BYTES))
             sync_folder(partial)
             partial.rename(final)
             sync_folder(self._folder)
+            reach(FailPoint.WEIGHTS_NAMED)
             published = WeightsPublished(
                 run_id=run_id,
                 version=version,

@@ -20,6 +20,7 @@ from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery
 from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
+from infra.runs.failpoints import FailPoint, reach
 from schemas.headers import Purpose
 from schemas.journal import Arrived
 from schemas.work import Failure, FailureKind
@@ -60,9 +61,12 @@ class Arrivals:
                 deliveries = await self._some()
                 taken, refused = self._take(deliveries)
                 self._chronicle.close_due()
+                reach(FailPoint.ARRIVALS_TAKEN)
                 await self._chronicle.commit()
                 for delivery in taken:
+                    reach(FailPoint.ACK)
                     self._ctx.broker.ack(delivery)
+                    reach(FailPoint.ACKED)
                 for delivery, reason in refused:
                     tasks.create_task(self._give_up(delivery, reason))
                 self._watch_fruitless()

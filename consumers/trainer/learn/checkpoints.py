@@ -146,7 +146,7 @@ def _write(folder: Path, learner: Learner, extra: Mapping[str, Any]) -> None:
         "extra": dict(extra),
         "random": random_states(),
     }
-    (inner / STATE).write_text(_to_text(state), encoding="utf-8")
+    durable_folders.write_text(inner / STATE, _to_text(state))
     learner.policy.save_hf(folder / "hf", learner.config.model.dtype)
 
 

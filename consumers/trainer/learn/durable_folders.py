@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.runs.failpoints import FailPoint, halves, reach
+
 _NUMBERED = re.compile(r"step_(\d+)")
 _REMNANT = re.compile(r"\.step_\d+\..+")
 
@@ -25,20 +27,30 @@ def create(target: Path, write: Callable[[Path], None]) -> None:
         for path in unfinished.rglob("*"):
             _sync(path)
         _sync(unfinished)
+        reach(FailPoint.CHECKPOINT_WRITTEN)
         unfinished.rename(target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     _sync(target.parent)
+    reach(FailPoint.CHECKPOINT_NAMED)
 
 
 def replace_text(path: Path, text: str) -> None:
     """Overwrite a file durably: a crash leaves the old text or the new."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
+    write_text(fresh, text)
     _sync(fresh)
     fresh.replace(path)
     _sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file."""
+    with path.open("wb") as file:
+        for part in halves(FailPoint.CHECKPOINT_TORN, text.encode()):
+            file.write(part)
+            file.flush()
 
 
 def step_folders(parent: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
 from infra.roles.context import RoleContext
 from infra.runs.dataset_fingerprint import credit_fingerprint
+from infra.runs.failpoints import FailPoint, reach
 from schemas.headers import Headers, Purpose
 from schemas.journal import Confirmed, Issued
 from schemas.work import Credit
@@ -128,12 +129,18 @@ class Credits:
     ) -> None:
         fingerprint = await self._fingerprint(purpose)
         await self._chronicle.commit()
+        reach(FailPoint.CREDITS_JOURNALED)
         messages = [
             self._message(number, indexes, attempt, min_version, purpose, fingerprint)
             for number in numbers
         ]
-        await asyncio.gather(*(self._ctx.broker.publish(message) for message in messages))
+        await asyncio.gather(*(self._send(message) for message in messages))
+        reach(FailPoint.CREDITS_CONFIRMED)
         self._chronicle.note(Confirmed(groups=tuple(numbers), attempt=attempt, purpose=purpose))
+
+    async def _send(self, message: Outgoing) -> None:
+        await self._ctx.broker.publish(message)
+        reach(FailPoint.CREDITS_SENT)
 
     def _message(
         self,
