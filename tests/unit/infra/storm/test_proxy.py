@@ -152,7 +152,8 @@ async def test_a_slow_connection_carries_everything_later(proxy: Proxy) -> None:
 async def test_an_absent_broker_resets(proxy: Proxy) -> None:
     proxy.target_port = 1
     with pytest.raises(ConnectionResetError):
-        await (await Client.connect(proxy)).reader.read(1)
+        client = await Client.connect(proxy)
+        await client.reader.read(1)
 
 
 def test_a_name_is_read_only_when_it_is_complete() -> None:
