@@ -38,6 +38,8 @@ class Issued(Frozen):
     min_version: Count = 0
     purpose: Purpose = Purpose.TRAIN
     """For `eval`, the one group is the version to evaluate."""
+    at: float = 0.0
+    """Seconds since 1970 at the trainer, for people: nothing is decided by it."""
 
 
 class Confirmed(Frozen):
@@ -74,6 +76,18 @@ class Arrived(Frozen):
     """Of a failure, one line."""
     content_encoding: str | None = None
     headers: dict[str, Any] = {}
+
+
+class Late(Frozen):
+    """A report of a member that was decided before: known by its id, counted, never trained on."""
+
+    record: Literal["late"] = "late"
+    type: str
+    rollout_id: str
+    group: int
+    index: int
+    attempt: Count = 0
+    purpose: Purpose = Purpose.TRAIN
 
 
 class Closed(Frozen):
@@ -116,6 +130,15 @@ class Stepped(Frozen):
     weights_sha256: str
 
 
+class Skipped(Frozen):
+    """A decided step that could not be taken and was given up: its groups are dead after all."""
+
+    record: Literal["skipped"] = "skipped"
+    step: Count
+    groups: tuple[Count, ...]
+    reason: str = ""
+
+
 class Published(Frozen):
     """A version is durable in the store and was broadcast."""
 
@@ -137,6 +160,16 @@ class Evaluated(Frozen):
 
 
 JournalRecord = Annotated[
-    Opened | Issued | Confirmed | Arrived | Batch | GroupsClosed | Stepped | Published | Evaluated,
+    Opened
+    | Issued
+    | Confirmed
+    | Arrived
+    | Late
+    | Batch
+    | GroupsClosed
+    | Stepped
+    | Skipped
+    | Published
+    | Evaluated,
     Field(discriminator="record"),
 ]

@@ -1,6 +1,6 @@
 """`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
 
-`python -m tests.benchmarks [codec|help|path|growth] [--rollouts N]`
+`python -m tests.benchmarks [codec|help|path|growth|ledger] [--rollouts N]`
 """
 
 import argparse
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.benchmarks import codec, path, raw_pika
+from tests.benchmarks import codec, ledger, path, raw_pika
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
@@ -76,6 +76,13 @@ def show_sum(what: str, figures: path.Figures) -> None:
     print(f"  {what} {total:8.3f} ms {figures.rate:8,.0f}/s", flush=True)
 
 
+def show_ledger(num_groups: int = 10_000_000) -> None:
+    """Ten million closed groups."""
+    print(f"ledger · {num_groups:,} closed groups (aim: 3 MB)")
+    for name, value in ledger.measure(num_groups).items():
+        print(f"  {name:26s} {value:12,.3f}")
+
+
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
@@ -92,8 +99,10 @@ def main() -> None:
                 show_path(options.rollouts)
             case "growth":
                 show_growth(max(250, options.rollouts // 20))
+            case "ledger":
+                show_ledger()
             case _:
-                parser.error(f"{what!r} is none of codec, help, path, growth")
+                parser.error(f"{what!r} is none of codec, help, path, growth, ledger")
 
 
 if __name__ == "__main__":

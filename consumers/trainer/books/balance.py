@@ -28,6 +28,7 @@ class Rules:
     filter_zero_variance: bool
     max_version_lag: int
     on_stale: Literal["wait", "drop", "train"]
+    on_failure: Literal["shrink", "replace"] = "shrink"
 
     @classmethod
     def of(cls, config: RunConfig) -> "Rules":
@@ -39,6 +40,7 @@ class Rules:
             filter_zero_variance=algorithm.filter_zero_variance,
             max_version_lag=algorithm.max_version_lag,
             on_stale=algorithm.on_stale,
+            on_failure=algorithm.on_failure,
         )
 
 

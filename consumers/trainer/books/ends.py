@@ -1,8 +1,15 @@
-"""How closed groups ended, in two bits each."""
+"""How closed groups ended, in two bits each.
+
+    0 ..................... watermark ........................ top
+    every group has ended   | ended, but for those in `open`   | nothing is known
+
+Two bits name one of four ends and cannot say "not yet": that is what the few numbers in `open` are
+for. So the size does not depend on how long a straggler stays open.
+"""
 
 import base64
-import binascii
 import zlib
+from collections import Counter
 from enum import StrEnum
 from typing import Any
 
@@ -24,17 +31,27 @@ _CODES = tuple(End)
 
 
 class Ends:
-    """Ends by group number. What is written once can never change."""
+    """Ends by group number. What is written once changes in one case only: see `die`."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
-        self._known = bytearray()
+        self._top = 0
+        self._open: set[int] = set()
         self.counts: dict[End, int] = dict.fromkeys(_CODES, 0)
+
+    @property
+    def watermark(self) -> int:
+        """Every group below it has ended."""
+        return min(self._open, default=self._top)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the ends take, without the few open numbers."""
+        return self._bits.__sizeof__()
 
     def get(self, group: int) -> End | None:
         """How a group ended; None while it is open or was never issued."""
-        byte, shift = divmod(group, 8)
-        if byte >= len(self._known) or not self._known[byte] >> shift & 1:
+        if group >= self._top or group in self._open:
             return None
         return _CODES[self._bits[group // 4] >> group % 4 * 2 & 3]
 
@@ -47,32 +64,48 @@ class Ends:
         before = self.get(group)
         if before is not None:
             raise ValueError(f"group {group} cannot end as {end}: it ended as {before}")
-        if group // 8 >= len(self._known):
-            self._known.extend(bytes(group // 8 + 1 - len(self._known)))
-            self._bits.extend(bytes(2 * len(self._known) - len(self._bits)))
-        self._known[group // 8] |= 1 << group % 8
-        self._bits[group // 4] |= _CODES.index(end) << group % 4 * 2
+        if group >= self._top:
+            self._open.update(range(self._top, group))
+            self._top = group + 1
+            self._bits.extend(bytes(group // 4 + 1 - len(self._bits)))
+        self._open.discard(group)
+        self._write(group, end)
         self.counts[end] += 1
 
+    def die(self, group: int) -> None:
+        """A trained group ends as dead after all: its step could not be taken and was skipped.
+
+        Raises:
+            ValueError: It did not end as trained.
+        """
+        before = self.get(group)
+        if before is not End.TRAINED:
+            raise ValueError(f"group {group} was not trained, it is {before or 'open'}")
+        self._write(group, End.DEAD)
+        self.counts[End.TRAINED] -= 1
+        self.counts[End.DEAD] += 1
+
     def to_json(self) -> dict[str, Any]:
-        """For checkpoints: a few bytes per thousand groups."""
-        return {"known": _pack(self._known), "bits": _pack(self._bits)}
+        """For checkpoints: at most 2.5 bits a group, far less when one end prevails."""
+        packed = base64.b85encode(zlib.compress(bytes(self._bits), 1)).decode()
+        return {"top": self._top, "open": sorted(self._open), "bits": packed}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Ends":
         """The inverse of `to_json`."""
         ends = cls()
-        ends._known, ends._bits = _unpack(data["known"]), _unpack(data["bits"])
-        for group in range(8 * len(ends._known)):
-            end = ends.get(group)
-            if end is not None:
-                ends.counts[end] += 1
+        ends._top, ends._open = data["top"], set(data["open"])
+        ends._bits = bytearray(zlib.decompress(base64.b85decode(data["bits"])))
+        ends._count()
         return ends
 
+    def _write(self, group: int, end: End) -> None:
+        byte, shift = group // 4, group % 4 * 2
+        self._bits[byte] = self._bits[byte] & ~(3 << shift) | _CODES.index(end) << shift
 
-def _pack(data: bytearray) -> str:
-    return base64.b64encode(zlib.compress(bytes(data))).decode()
-
-
-def _unpack(text: str) -> bytearray:
-    return bytearray(zlib.decompress(binascii.a2b_base64(text)))
+    def _count(self) -> None:
+        """By whole bytes; what no end was written for reads as the first code."""
+        for byte, times in Counter(self._bits).items():
+            for shift in (0, 2, 4, 6):
+                self.counts[_CODES[byte >> shift & 3]] += times
+        self.counts[_CODES[0]] -= 4 * len(self._bits) - self._top + len(self._open)

@@ -39,6 +39,10 @@ class Member:
     """Why it died."""
     where: Position | None = None
     """Of the trajectory in the journal."""
+    failed: bool = False
+    """It failed and is to be asked for once more (`on_failure = "replace"`)."""
+    replaced: bool = False
+    """It was asked for once more: its next failure is final."""
 
     @property
     def bound(self) -> int | None:
@@ -60,12 +64,15 @@ class Member:
             self.num_tokens,
             self.error,
             None if self.where is None else list(self.where),
+            self.failed,
+            self.replaced,
         ]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> "Member":
         """The inverse of `to_json`."""
-        attempt, min_version, state, reward, oldest, num_tokens, error, where = data
+        attempt, min_version, state, reward, oldest, num_tokens, error, where = data[:8]
+        failed, replaced = data[8:]
         return cls(
             attempt=attempt,
             min_version=min_version,
@@ -75,6 +82,8 @@ class Member:
             num_tokens=num_tokens,
             error=error,
             where=None if where is None else Position(*where),
+            failed=failed,
+            replaced=replaced,
         )
 
 
@@ -92,6 +101,8 @@ class OpenGroup:
     """Members that the newest credit asks for."""
     confirmed: bool = False
     """Whether the broker took the newest credit."""
+    issued_at: float = 0.0
+    """When the newest credit was issued, for people."""
 
     def indexes(self, state: MemberState) -> list[int]:
         """Members in a state."""
@@ -128,6 +139,7 @@ class OpenGroup:
             "attempt": self.attempt,
             "asked": list(self.asked),
             "confirmed": self.confirmed,
+            "issued_at": self.issued_at,
             "members": [member.to_json() for member in self.members],
         }
 
@@ -140,5 +152,6 @@ class OpenGroup:
             attempt=data["attempt"],
             asked=tuple(data["asked"]),
             confirmed=data["confirmed"],
+            issued_at=data["issued_at"],
             members=[Member.from_json(member) for member in data["members"]],
         )

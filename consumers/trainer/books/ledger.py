@@ -6,16 +6,19 @@
         usable but equal -------------------------- GroupsClosed --> filtered
         staleness took the last needed one -------- GroupsClosed --> stale
         too few ----------------------------------- GroupsClosed --> dead
+        its step cannot be taken ------- Batch ----- Skipped ------> dead
 
 Records are facts and decisions; `due` says which decisions the facts ask for. It has no clock and
 does no I/O, so applying the journal again gives the same ledger.
 """
 
+from collections import deque
 from typing import Any
 
 from consumers.trainer.books.balance import Books, Report, Rules
 from consumers.trainer.books.ends import End, Ends
 from consumers.trainer.books.group import Member, MemberState, OpenGroup
+from consumers.trainer.books.totals import Totals
 from infra.roles.errors import WarrenError
 from infra.runs.journal_reader import Position
 from schemas.headers import Purpose
@@ -27,8 +30,12 @@ from schemas.journal import (
     GroupsClosed,
     Issued,
     JournalRecord,
+    Late,
     Published,
+    Skipped,
 )
+
+MAX_CLOSED_EARLY = 64
 
 
 class LedgerError(WarrenError):
@@ -45,7 +52,7 @@ class Ledger:
         self.ends = Ends()
         self.num_issued = 0
         """The next credit's number: the position in the dataset."""
-        self.num_late = 0
+        self.totals = Totals()
         self.step = 0
         """Steps decided (a `Batch` each)."""
         self.version = -1
@@ -54,6 +61,8 @@ class Ledger:
         """Steps behind the newest published version."""
         self._able: dict[int, OpenGroup] = {}
         self._due: dict[int, Closed] = {}
+        self._failed: set[int] = set()
+        self._closed_early: deque[int] = deque(maxlen=MAX_CLOSED_EARLY)
 
     def apply(self, record: JournalRecord, where: Position | None = None) -> Report | None:
         """Take the next record of the journal; tells what a report came to.
@@ -68,11 +77,15 @@ class Ledger:
                 self._confirm(record)
             case Arrived() if record.purpose is Purpose.TRAIN:
                 return self._report(record, where)
+            case Late() if record.purpose is Purpose.TRAIN:
+                self.totals.late += 1
             case Batch():
                 self._take(record)
             case GroupsClosed():
                 for closed in record.closed:
                     self._close(closed)
+            case Skipped():
+                self._skip(record)
             case Published():
                 self._publish(record)
             case _:
@@ -103,6 +116,18 @@ class Ledger:
         """Whether a group can be trained."""
         return bool(self._able)
 
+    def to_replace(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Members that failed and are to be asked for once more, by group."""
+        return [
+            (number, tuple(i for i, m in enumerate(self.groups[number].members) if m.failed))
+            for number in sorted(self._failed)
+        ]
+
+    @property
+    def closed_early(self) -> tuple[int, ...]:
+        """Closed groups of which somebody may still work on a member: it was asked for again."""
+        return tuple(sorted(self._closed_early))
+
     def unconfirmed(self) -> list[OpenGroup]:
         """Groups whose newest credit the broker may not have."""
         return [group for group in self.groups.values() if not group.confirmed]
@@ -126,7 +151,8 @@ class Ledger:
         """For checkpoints."""
         return {
             "num_issued": self.num_issued,
-            "num_late": self.num_late,
+            "totals": self.totals.to_json(),
+            "closed_early": list(self._closed_early),
             "step": self.step,
             "version": self.version,
             "published_step": self.published_step,
@@ -139,7 +165,8 @@ class Ledger:
         """The inverse of `to_json`."""
         ledger = cls(rules)
         ledger.num_issued = data["num_issued"]
-        ledger.num_late = data["num_late"]
+        ledger.totals = Totals.from_json(data["totals"])
+        ledger._closed_early.extend(data["closed_early"])
         ledger.step = data["step"]
         ledger.version = data["version"]
         ledger.published_step = data["published_step"]
@@ -147,6 +174,8 @@ class Ledger:
         groups = [OpenGroup.from_json(group) for group in data["groups"]]
         ledger.groups = {group.number: group for group in groups}
         for group in groups:
+            if any(member.failed for member in group.members):
+                ledger._failed.add(group.number)
             ledger._judge(group)
         return ledger
 
@@ -167,16 +196,28 @@ class Ledger:
             members=members,
             min_version=record.min_version,
             asked=tuple(range(size)),
+            issued_at=record.at,
         )
         self.num_issued += 1
+        self.totals.ask(0, size)
 
     def _issue_again(self, number: int, record: Issued) -> None:
         group = self.groups.get(number)
         if group is None or record.attempt != group.attempt + 1:
             raise LedgerError(f"attempt {record.attempt} of group {number} does not follow")
         group.attempt, group.asked, group.confirmed = record.attempt, record.indexes, False
+        group.issued_at = record.at
+        self.totals.ask(record.attempt, len(record.indexes))
         for index in record.indexes:
-            group.members[index].attempt = record.attempt
+            member = group.members[index]
+            member.attempt = record.attempt
+            if member.failed:
+                member.failed, member.replaced = False, True
+                self.totals.replaced += 1
+            else:
+                self.totals.reissued += 1
+        if not any(member.failed for member in group.members):
+            self._failed.discard(number)
 
     def _confirm(self, record: Confirmed) -> None:
         for number in record.groups:
@@ -191,20 +232,31 @@ class Ledger:
             chosen = members if record.index < 0 else [members[record.index]]
             pending = [member for member in chosen if member.state is MemberState.PENDING]
             if record.reward is None:
-                pending = [member for member in pending if member.attempt == record.attempt]
+                pending = [
+                    member
+                    for member in pending
+                    if member.attempt == record.attempt and not member.failed
+                ]
             for member in pending:
                 self._decide(member, record, where)
+            if any(member.failed for member in pending):
+                self._failed.add(record.group)
             self._judge(self.groups[record.group])
             expected = Report.COUNTED if pending else Report.LATE
         if expected is Report.LATE:
-            self.num_late += 1
+            self.totals.late += 1
         return expected
 
     def _decide(self, member: Member, record: Arrived, where: Position | None) -> None:
         if record.reward is None:
-            member.state, member.error = MemberState.DEAD, record.error
+            self.totals.failed += 1
+            member.error = record.error
+            if self.rules.on_failure == "replace" and not member.replaced:
+                member.failed = True
+            else:
+                member.state = MemberState.DEAD
             return
-        member.state = MemberState.USABLE
+        member.state, member.failed = MemberState.USABLE, False
         member.reward, member.oldest_version = record.reward, record.oldest_version
         member.num_tokens, member.where = record.num_tokens, where
         self._expire(member)
@@ -233,6 +285,18 @@ class Ledger:
         self.ends.set(closed.group, End(closed.end))
         self._able.pop(closed.group, None)
         self._due.pop(closed.group, None)
+        self._failed.discard(closed.group)
+        if closed.reason:
+            self.totals.explain(closed.end, closed.reason)
+        if group.attempt:
+            self._closed_early.append(closed.group)
+
+    def _skip(self, record: Skipped) -> None:
+        if record.step != self.step:
+            raise LedgerError(f"step {record.step} is skipped, the newest is {self.step}")
+        for number in record.groups:
+            self.ends.die(number)
+            self.totals.explain(End.DEAD.value, f"step {record.step} was skipped: {record.reason}")
 
     def _publish(self, record: Published) -> None:
         if record.version <= self.version:

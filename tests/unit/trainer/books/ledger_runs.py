@@ -30,6 +30,7 @@ def rules(**changes: object) -> Rules:
         "filter_zero_variance": True,
         "max_version_lag": 1,
         "on_stale": "drop",
+        "on_failure": "shrink",
     }
     return Rules(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -130,3 +131,6 @@ class History:
             if pending:
                 self.note(Issued(groups=(action[1],), indexes=pending, attempt=group.attempt + 1))
         self.close_due()
+        for number, indexes in ledger.to_replace():
+            attempt = ledger.groups[number].attempt + 1
+            self.note(Issued(groups=(number,), indexes=indexes, attempt=attempt))

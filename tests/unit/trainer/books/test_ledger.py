@@ -4,6 +4,7 @@ import json
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from consumers.trainer.books.balance import Report
 from consumers.trainer.books.group import MemberState
@@ -97,7 +98,7 @@ def test_the_first_report_decides_and_later_ones_are_late() -> None:
     assert ledger.apply(arrived(0, 1, reward=1.0)) is Report.COUNTED
     assert ledger.apply(arrived(0, 1, reward=0.0)) is Report.LATE
     assert ledger.groups[0].members[1].reward == 1.0
-    assert ledger.num_late == 2
+    assert ledger.totals.late == 2
 
 
 def test_a_failure_counts_for_the_current_attempt_and_a_trajectory_for_any() -> None:
@@ -157,10 +158,13 @@ def test_books_that_do_not_balance_name_the_difference() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(actions)
-def test_any_history_balances_and_ends_each_group_once(steps: list) -> None:  # type: ignore[type-arg]
+@given(actions, st.sampled_from(["shrink", "replace"]))
+def test_any_history_balances_and_ends_each_group_once(
+    steps: list,  # type: ignore[type-arg]
+    on_failure: str,
+) -> None:
     """An independent count over the records agrees with the ledger after every action."""
-    history = History(Ledger(rules()))
+    history = History(Ledger(rules(on_failure=on_failure)))
     for action in steps:
         history.act(action)
         books = history.ledger.books()
@@ -180,20 +184,25 @@ def test_any_history_balances_and_ends_each_group_once(steps: list) -> None:  # 
 
 
 @settings(max_examples=150, deadline=None)
-@given(actions)
-def test_every_prefix_of_the_journal_gives_the_same_ledger(steps: list) -> None:  # type: ignore[type-arg]
+@given(actions, st.sampled_from(["shrink", "replace"]))
+def test_every_prefix_of_the_journal_gives_the_same_ledger(
+    steps: list,  # type: ignore[type-arg]
+    on_failure: str,
+) -> None:
     """Applied again from the start, or from a checkpoint in the middle, it is equal at the end."""
     from infra.runs.journal_reader import Position
 
-    history = History(Ledger(rules()))
+    history = History(Ledger(rules(on_failure=on_failure)))
     for action in steps:
         history.act(action)
     target = history.ledger.to_json()
     for cut in {0, len(history.records) // 2, len(history.records)}:
-        ledger = Ledger(rules())
+        ledger = Ledger(rules(on_failure=on_failure))
         for number, record in enumerate(history.records, start=1):
             ledger.apply(record, Position("s", number))
             if number == cut:
-                ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json())), rules())
+                ledger = Ledger.from_json(
+                    json.loads(json.dumps(ledger.to_json())), rules(on_failure=on_failure)
+                )
                 assert ledger.books().balanced
         assert ledger.to_json() == target
