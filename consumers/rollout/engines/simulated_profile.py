@@ -16,7 +16,7 @@ from schemas.base import Frozen
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_END, _TOKEN, _LATENCY, _LOGPROB, _RADIUS, _ANGLE = range(1, 7)
+_END, _STOP, _TOKEN, _LATENCY, _LOGPROB, _RADIUS, _ANGLE = range(1, 8)
 
 
 class Profile(Frozen):
@@ -93,10 +93,10 @@ class Course:
         return 1 / max(1.0, mean)
 
     def token(self, position: int, version: int) -> int:
-        """The token at an absolute position. Whether it ends the turn does not depend on the
-        version, which token it otherwise is does."""
+        """The token at an absolute position. Whether it ends the turn, and with which stop token,
+        does not depend on the version; which token it otherwise is does."""
         if self._stops and self._unit(position, _END) < self.hazard:
-            return self._stops[0]
+            return self._stops[self._bits(position, _STOP) % len(self._stops)]
         drawn = self._bits(position, _TOKEN, version) % self._num_plain
         for stop in self._stops:
             drawn += drawn >= stop

@@ -84,6 +84,9 @@ async def test_the_version_changes_the_content_and_never_the_length(folder):
         new = await run(await engine_of(folder, 9), request([5, 6], seed=seed))
         assert len(old[0]) == len(new[0])
         assert old[2] == new[2]
+        assert (old[0][-1] in STOPS) == (old[2] == "stop")
+        if old[2] == "stop":
+            assert old[0][-1] == new[0][-1]
         assert set(new[1]) == {9}
         if len(old[0]) > 5:
             assert old[0] != new[0]
@@ -109,6 +112,7 @@ async def test_a_cut_across_a_swap_keeps_the_length(folder):
 def test_stop_tokens_come_only_at_the_end():
     course = Course(Profile(mean_tokens=5), seed=1, stops=STOPS, vocab_size=VOCAB_SIZE)
     tokens = [course.token(position, 0) for position in range(20_000)]
+    assert set(tokens) >= STOPS
     assert set(tokens) - STOPS == set(range(VOCAB_SIZE)) - STOPS
     share = sum(token in STOPS for token in tokens) / len(tokens)
     assert share == pytest.approx(course.hazard, rel=0.1)

@@ -1,0 +1,91 @@
+"""What the storm starts from: `python -m infra.recipes.storm.prepare`
+
+    runs/storm-base/  model/        Hugging Face folder, 15,000 random float32 weights
+                      train.jsonl   2,000 prompts, written last
+
+Made once, in seconds; nothing is downloaded.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.recipes.demo.task import BOS, EOS, PAD, TOKEN_IDS, VOCABULARY_SIZE, split
+
+NUM_PROMPTS = 2000
+NAME = "storm-base"
+
+
+def prepare(runs: Path) -> Path:
+    """Make the model and the dataset in `<runs>/storm-base`, or find them made.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    folder = runs / NAME
+    if (folder / "train.jsonl").is_file():
+        return folder
+    draft = runs / f".{NAME}-{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        _save_model(draft / "model")
+        rows = [{"prompt": problem.prompt, "data_source": "storm"} for problem in split()[0]]
+        lines = [json.dumps(row) + "\n" for row in rows[:NUM_PROMPTS]]
+        (draft / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _save_model(folder: Path) -> None:
+    from transformers import LlamaForCausalLM, set_seed
+    from transformers.utils import logging as transformers_logging
+
+    from infra.recipes.demo.tokenizer import save_tokenizer
+
+    transformers_logging.disable_progress_bar()
+    set_seed(0)
+    LlamaForCausalLM(_config()).float().save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def _config() -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=VOCABULARY_SIZE,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        bos_token_id=TOKEN_IDS[BOS],
+        eos_token_id=TOKEN_IDS[EOS],
+        pad_token_id=TOKEN_IDS[PAD],
+        attn_implementation="sdpa",
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prepare from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m infra.recipes.storm.prepare")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
+    options = parser.parse_args(argv)
+    sys.stdout.write(f"model and prompts: {prepare(options.runs)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
