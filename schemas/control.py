@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Frozen, Message
-
-Count = Annotated[int, Field(ge=0)]
+from schemas.base import Count, Frozen, Int64, Message
 
 
 class WeightFile(Frozen):
@@ -29,7 +27,7 @@ class WeightsPublished(Message):
     step: Count
     """Optimizer steps behind it."""
     kind: Literal["full", "delta"] = "full"
-    base_version: int | None = None
+    base_version: Int64 | None = None
     folder: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Of the version, inside the store."""
     files: tuple[WeightFile, ...]
@@ -58,13 +56,13 @@ class RunState(Message):
     """Rises with each change; receivers ignore lower ones."""
     incarnation: Count = 0
     wanted: Wanted = Wanted.RUNNING
-    version: int = -1
+    version: Int64 = -1
     """Newest published; -1 before the first."""
     step: Count = 0
     num_steps: Count = 0
-    evaluating: int = -1
+    evaluating: Int64 = -1
     """Version of the open evaluation; -1 when none is open."""
-    closed_early: tuple[int, ...] = ()
+    closed_early: tuple[Int64, ...] = ()
     """Groups whose unfinished members need not be continued."""
 
 
@@ -83,15 +81,17 @@ class Heartbeat(Message):
     role: str
     worker: str
     host: str
-    pid: int
+    pid: Int64
     state: str
     """`starting`, `running`, `waiting`, `swapping`, `paused`, `leaving`."""
-    version: int = -1
+    version: Int64 = -1
     """Served by a rollout worker, measured; -1 elsewhere."""
     fingerprint: str = ""
     slots: Count = 0
     rollout_ids: tuple[str, ...] = ()
     """Rollouts whose delivery it holds."""
+    tokens_unsaved: Count = 0
+    """Sampled since these were taken up: what a kill of this worker would have sampled again."""
     waiting_for: str = ""
     waiting_s: float = 0.0
     counters: dict[str, float] = {}

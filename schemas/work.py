@@ -5,12 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import Frozen, Message
+from schemas.base import MAX_COUNT, Count, FreeForm, FreeTable, Frozen, Int64, Message
 from schemas.chat import ChatMessage, ToolCall
 from schemas.headers import Purpose
 from schemas.tokens import Tokens
-
-Count = Annotated[int, Field(ge=0)]
 
 MAX_ERROR_CHARS = 4_000
 MAX_TRACEBACK_CHARS = 20_000
@@ -29,8 +27,8 @@ class Credit(Message):
     attempt: Count = 0
     min_version: Count = 0
     dataset_fingerprint: str
-    seed: int
-    group_size: Annotated[int, Field(gt=0)]
+    seed: Int64
+    group_size: Annotated[int, Field(gt=0, le=MAX_COUNT)]
     """For an evaluation, samples per prompt."""
 
 
@@ -40,21 +38,21 @@ class Sampling(Frozen):
     temperature: float = Field(default=1.0, ge=0.0)
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=0)
+    top_k: Count = 0
     """0 is off."""
-    seed: int = 0
+    seed: Int64 = 0
     """Of the run; a request's own seed is derived from it, the rollout id and the position."""
 
 
 class Budgets(Frozen):
     """Absolute token and turn limits of a rollout; an interruption never grants them again."""
 
-    max_prompt_tokens: int = Field(gt=0)
-    max_response_tokens: int = Field(gt=0)
+    max_prompt_tokens: int = Field(gt=0, le=MAX_COUNT)
+    max_response_tokens: int = Field(gt=0, le=MAX_COUNT)
     """Everything after the prompt: sampled, tool and user tokens."""
-    max_turn_tokens: int = Field(gt=0)
+    max_turn_tokens: int = Field(gt=0, le=MAX_COUNT)
     """Sampled tokens of one turn."""
-    max_turns: int = Field(gt=0)
+    max_turns: int = Field(gt=0, le=MAX_COUNT)
     """Assistant turns."""
 
 
@@ -62,8 +60,8 @@ class RewardData(Frozen):
     """What the reward functions are given beside the rollout."""
 
     data_source: str = ""
-    ground_truth: Any = None
-    extra_info: dict[str, Any] = {}
+    ground_truth: FreeForm = None
+    extra_info: FreeTable = {}
 
 
 class RolloutTask(Message):
@@ -140,7 +138,7 @@ class Interruption(Frozen):
     """Length of the token sequence when it was cut."""
     version: Count
     worker: str
-    reason: Literal["sync", "leave", "interval"]
+    reason: Literal["sync", "leave", "interval", "stall"]
 
 
 class Timings(Frozen):
@@ -194,7 +192,7 @@ class Snapshot(Message):
     """Assistant turns that are complete."""
     pending_calls: tuple[ToolCall, ...] = ()
     """Calls of the last turn without a recorded result."""
-    agent_state: dict[str, Any] = {}
+    agent_state: FreeTable = {}
     """What a custom agent, interaction or saveable tool needs to go on."""
     progress: Progress
 
@@ -252,7 +250,7 @@ class OriginalMessage(Frozen):
     queue: str
     type: str
     message_id: str = ""
-    headers: dict[str, Any] = {}
+    headers: FreeTable = {}
     truncated: bool = False
     body: str
     """Base64 of the bytes as they came."""
@@ -262,9 +260,9 @@ class Failure(Message):
     """A member of a group that ended without a trajectory; goes to `dead`."""
 
     rollout_id: str = ""
-    group: int = -1
+    group: Int64 = -1
     """-1 when the headers did not tell."""
-    index: int = -1
+    index: Int64 = -1
     purpose: Purpose = Purpose.TRAIN
     attempt: Count = 0
     stage: str
@@ -275,6 +273,11 @@ class Failure(Message):
     traceback: str = ""
     """Its last `MAX_TRACEBACK_CHARS`."""
     attempts: Count = 1
+    """Times it was tried, the last one included."""
+    returns: Count = 0
+    """Of these, times it came back from a worker (infrastructure budget)."""
+    data_attempts: Count = 0
+    """Of these, times it failed by itself (data budget)."""
     worker: str = ""
     original: OriginalMessage | None = None
 

@@ -22,6 +22,10 @@ class Counters:
     unconfirmed_cuts: int = 0
     """Snapshots that the broker did not take in time; their rollouts went on here."""
     failures: int = 0
+    stalled: int = 0
+    """Rollouts handed over because they did not move any more."""
+    data_retries: int = 0
+    """Rollouts that failed by themselves and were given back to be tried again."""
     tokens_generated: int = 0
     tokens_reprefilled: int = 0
     swaps: int = 0

@@ -4,6 +4,7 @@ take nothing more
   |-> not admitted yet: back as it came
   |-> running: cut (reason leave) -> snapshot, confirmed, acknowledged
   |-> still in an unrepeatable tool when the grace time ends: back, to start anew
+  |-> in an engine that does not let it go: snapshot of what came out of it
 """
 
 import asyncio
@@ -11,11 +12,11 @@ import logging
 
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.delivery.outbox import Outbox
+from consumers.rollout.delivery.snapshots import uncounted_headers
 from consumers.rollout.gate import Holds
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
 from infra.roles.errors import LeftWithoutHandover
-from schemas.headers import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +55,18 @@ class Departure:
         began = asyncio.get_running_loop().time()
         returning = asyncio.ensure_future(self.give_back_waiting())
         await asyncio.sleep(0)  # what was taken in this very step has a state from now on
-        await self._runner.cut(self._slots, CutReason.LEAVE)
-        await self._ended({returning, *self._runner.tasks}, self._grace_s * _CUT_SHARE)
-        tasks = {returning, *self._runner.tasks}
+        lost = [held for held in self._slots if self._runner.engine_hangs and _in_engine(held)]
+        begun = {returning, *(asyncio.ensure_future(self._runner.salvage(one)) for one in lost)}
+        chosen = [held for held in self._slots if held not in lost]
+        begun.add(asyncio.ensure_future(self._cut(chosen)))
+        await self._ended(begun | self._runner.tasks, self._grace_s * _CUT_SHARE)
+        tasks = begun | self._runner.tasks
         if final and self._outbox.available:
             stuck = [held for held in self._slots if self._in_loop(held)]
             tasks |= {asyncio.ensure_future(self._restart(held)) for held in stuck}
         await self._ended(tasks, self._grace_s * (1 - _CUT_SHARE))
-        returning.cancel()
+        for task in begun:
+            task.cancel()
         if final:
             await self._reconnected(began + self._grace_s)
         left = sum(1 for held in self._slots if self._unconfirmed(held))
@@ -93,22 +98,27 @@ class Departure:
     async def give_back_waiting(self) -> None:
         """Return what was not admitted yet, so that others can run it. It is not counted."""
         waiting = [held for held in self._slots if held.waiting]
-        await asyncio.gather(*(self._give_back(held, held.headers) for held in waiting))
+        await asyncio.gather(*(self._give_back(held) for held in waiting))
 
     # -- inside
 
-    async def _give_back(self, held: Held, headers: Headers) -> None:
-        returns = held.returns
-        counted = {"returns": returns.since_progress, "returns_total": returns.total}
-        await self._outbox.give_back(held, headers.model_copy(update=counted))
+    async def _give_back(self, held: Held) -> None:
+        await self._outbox.give_back(held, uncounted_headers(held))
         self._runner.abandon(held)
 
+    async def _cut(self, held: list[Held]) -> None:
+        await self._runner.cut(held, CutReason.LEAVE)
+
     async def _restart(self, held: Held) -> None:
+        if _in_engine(held):
+            logger.warning("%s is not let go by the engine: it goes as it is", held.rollout_id)
+            await self._runner.salvage(held)
+            return
         held.returns = held.returns.given_back(progressed=False, excused=False)
         if held.runner is not None:
             held.runner.cancel()
         logger.warning("%s could not be cut: it starts again elsewhere", held.rollout_id)
-        await self._give_back(held, held.headers)
+        await self._give_back(held)
 
     @staticmethod
     def _in_loop(held: Held) -> bool:
@@ -135,3 +145,7 @@ class Departure:
         for task in ended:
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("handing over: %s", error)
+
+
+def _in_engine(held: Held) -> bool:
+    return held.state is not None and held.state.request_id is not None and not held.publishing

@@ -59,16 +59,19 @@ class Floor:
         """Fields of the heartbeat."""
         counters = self.counters.as_floats()
         ids = []
+        unsaved = 0
         for held in self.slots:
             if self.slots.live(held):
                 ids.append(held.rollout_id)
-            if (state := held.interruptible) is not None:
+            if (state := held.moving) is not None:
                 counters["tokens_generated"] += state.num_new_tokens
+            unsaved += held.num_unsaved_tokens
         fields: dict[str, Any] = {
             "version": self.swap.version,
             "fingerprint": self.swap.fingerprint,
             "slots": self.slots.size,
             "rollout_ids": tuple(ids),
+            "tokens_unsaved": unsaved,
             "counters": counters,
         }
         if self.swap.swapping:
@@ -167,6 +170,7 @@ def _runner(shared: _Shared, loop: Loop, failed: "asyncio.Future[BaseException]"
         fruitless=shared.fruitless,
         worker=shared.context.worker,
         confirm_patience_s=shared.limits.confirm_patience_s,
+        data_attempts=shared.limits.data_attempts,
         on_failed=on_failed,
         on_free=on_free,
     )

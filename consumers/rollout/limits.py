@@ -15,6 +15,11 @@ class Limits:
     """Versions behind the newest beyond which nothing is admitted."""
     snapshot_interval_s: float = 300.0
     """Age at which a rollout is cut and given to the queue."""
+    stall_timeout_s: float = 600.0
+    """Without a token, turn or tool result for this long, a rollout is handed over. The engine has
+    as long for a version."""
+    data_attempts: int = 3
+    """Times a rollout may fail by itself before it is given up."""
     grace_s: float = 60.0
     """For handing over when told to leave, and for a drain."""
     stall_s: float = 1800.0
@@ -52,6 +57,8 @@ class Limits:
             slots=rollout.slots,
             max_version_lag=config.algorithm.max_version_lag,
             snapshot_interval_s=rollout.snapshot_interval,
+            stall_timeout_s=rollout.stall_timeout,
+            data_attempts=rollout.data_attempts,
             grace_s=rollout.grace,
             stall_s=config.deadlines.stall,
         )

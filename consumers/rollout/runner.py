@@ -1,6 +1,7 @@
 """One task per running rollout: from being taken up to the confirm of what it came to.
 
 taken -> admitted? -> begin / restore -> run -+-> Rollout, failure -> publish ------> gone
+                                              |   failure, not the last -> back -> gone
            ^  no: waits in its slot           +-> Snapshot, task --> publish
            |                                            confirmed --> gone
          swapped, or alone at last                      not in time, or no delivery is ours
@@ -17,6 +18,8 @@ from consumers.rollout.agents.record import to_snapshot
 from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
 from consumers.rollout.counters import Counters
 from consumers.rollout.delivery.outbox import Outbox, Sent
+from consumers.rollout.delivery.poison import Verdict
+from consumers.rollout.delivery.snapshots import returns_of, uncounted_headers
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.progress import FruitlessCuts
 from consumers.rollout.slots import Held, Outcome, Slots, Work
@@ -24,6 +27,9 @@ from schemas.headers import Headers
 from schemas.work import Rollout, RolloutTask, Snapshot
 
 logger = logging.getLogger(__name__)
+
+_END_S = 1.0
+"""For a cancelled task to end; in an engine that hangs it may not."""
 
 
 class Loop(Protocol):
@@ -49,6 +55,7 @@ class Runner:
         fruitless: Memory of cuts before the first token.
         worker: Name of this worker.
         confirm_patience_s: For the confirm of a snapshot.
+        data_attempts: Times that a rollout may fail by itself.
         on_failed: Told when the engine dies, or this worker cannot go on for another reason.
         on_free: Told whenever a slot is free again.
     """
@@ -63,6 +70,7 @@ class Runner:
         fruitless: FruitlessCuts,
         worker: str,
         confirm_patience_s: float,
+        data_attempts: int,
         on_failed: Callable[[BaseException], None],
         on_free: Callable[[], None],
     ) -> None:
@@ -73,6 +81,7 @@ class Runner:
         self._fruitless = fruitless
         self._worker = worker
         self._patience_s = confirm_patience_s
+        self._data_attempts = data_attempts
         self._on_failed = on_failed
         self._on_free = on_free
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +89,8 @@ class Runner:
         """What the engine serves; rollouts that need more wait in their slots."""
         self.leaving = False
         """What is cut now leaves, however long the confirm takes."""
+        self.engine_hangs = False
+        """What is in the engine is not to be had by a cut."""
 
     @property
     def tasks(self) -> set["asyncio.Task[None]"]:
@@ -128,6 +139,26 @@ class Runner:
             if one.state is state and state.cut_reason is None:  # its turn ended meanwhile
                 one.settle_cut()
         return events
+
+    def cut_soon(self, held: Iterable[Held], reason: CutReason) -> None:
+        """Cut rollouts without waiting for the engine to hear of it."""
+        if chosen := list(held):
+            self._spawn(self._cut_and_forget(chosen, reason))
+
+    def return_soon(self, held: Held) -> None:
+        """Give back what was not admitted for long, so that another worker can have it."""
+        if not held.publishing:
+            held.publishing = True
+            self._spawn(self._return(held))
+
+    async def salvage(self, held: Held) -> None:
+        """Take a rollout out of an engine that does not obey: as far as it came, it goes back."""
+        if held.runner is not None:
+            held.runner.cancel()
+            await asyncio.wait({held.runner}, timeout=_END_S)
+        held.suspected = True
+        self._note(held)
+        await self._given_back(held, self._salvaged(held))
 
     def abandon(self, held: Held) -> None:
         """Stop generating, and free the slot."""
@@ -198,14 +229,28 @@ class Runner:
             held.suspected = True
             return self._salvaged(held)
         except Exception as error:
-            # boundary: an agent's own error ends its rollout, never the rollouts beside it
+            # boundary: an error of an agent, an interaction, a parser or a tool's description ends
+            # this attempt, never the rollouts beside it
             logger.exception("%s failed", held.rollout_id)
             failed = RolloutFailed(f"{type(error).__name__}: {error}")
             return failed.with_traceback(error.__traceback__)
 
+    async def _cut_and_forget(self, held: list[Held], reason: CutReason) -> None:
+        await self.cut(held, reason)
+
+    async def _return(self, held: Held) -> None:
+        try:
+            await self._outbox.give_back(held, uncounted_headers(held))
+        finally:
+            held.publishing = False
+        self.abandon(held)
+
     async def _given_back(self, held: Held, outcome: Snapshot | RolloutTask) -> bool:
         """Whether the queue has it; otherwise it goes on here."""
         state = held.state
+        if (failed := self._stalled_too_often(held, outcome)) is not None:
+            await self._finish(held, failed)
+            return True
         by_sync = state is not None and state.cut_reason is CutReason.SYNC
         if isinstance(outcome, Snapshot):
             self._counters.interruptions += 1
@@ -224,9 +269,24 @@ class Runner:
             held.settle_cut()
             return True
         self._counters.unconfirmed_cuts += sent is Sent.UNCONFIRMED
-        held.age_s = 0.0
+        held.age_s = held.still_s = 0.0
         held.settle_cut()
         return False
+
+    def _stalled_too_often(
+        self, held: Held, outcome: Snapshot | RolloutTask
+    ) -> RolloutFailed | None:
+        state = held.state
+        if state is None or state.cut_reason is not CutReason.STALL:
+            return None
+        returns = returns_of(held, outcome)
+        if returns.verdict is not Verdict.DEAD:
+            return None
+        return RolloutFailed(
+            f"stalled: no token, turn or tool result any more in {state.phase} at token "
+            f"{len(state.token_ids)}; it came back {returns.total - 1} times before",
+            final=True,
+        )
 
     async def _deliver(
         self, held: Held, outcome: Outcome, *, timeout_s: float | None = None
@@ -237,22 +297,43 @@ class Runner:
         finally:
             held.publishing = False
 
-    def _salvaged(self, held: Held) -> Outcome:
+    def _salvaged(self, held: Held) -> Snapshot | RolloutTask:
         """What can be handed over of a rollout whose engine died."""
         state = held.state
         assert state is not None
         if state.pinned or state.newest_version is None:
             return state.task
-        return to_snapshot(state, worker=self._worker, reason=CutReason.LEAVE)
+        return to_snapshot(state, worker=self._worker, reason=state.cut_reason or CutReason.LEAVE)
 
     async def _finish(self, held: Held, outcome: Outcome) -> None:
         held.settle_cut()
-        sent = await self._deliver(held, outcome)
+        if isinstance(outcome, RolloutFailed) and self._may_try_again(held, outcome):
+            sent = await self._try_again(held, outcome)
+        else:
+            sent = await self._deliver(held, outcome)
         if sent is Sent.NOT_OURS:
             held.outcome, held.runner = outcome, None
             return
         self._counters.rollouts_finished += isinstance(outcome, Rollout)
         self._freed()
+
+    def _may_try_again(self, held: Held, failed: RolloutFailed) -> bool:
+        return not failed.final and held.headers.data_attempts + 1 < self._data_attempts
+
+    async def _try_again(self, held: Held, failed: RolloutFailed) -> Sent:
+        """Back to where it was taken up; for the last attempt to its plain task, for the fault may
+        lie in the snapshot."""
+        number = held.headers.data_attempts + 1
+        logger.warning(
+            "%s failed, attempt %d of %d: %s", held.rollout_id, number, self._data_attempts, failed
+        )
+        held.publishing = True
+        try:
+            sent = await self._outbox.try_again(held, anew=number + 1 == self._data_attempts)
+        finally:
+            held.publishing = False
+        self._counters.data_retries += sent is Sent.CONFIRMED
+        return sent
 
     def _note(self, held: Held) -> None:
         """Book what the state gained before it is replaced."""
@@ -260,6 +341,7 @@ class Runner:
         if state is None:
             return
         held.progressed |= state.num_new_tokens > 0 or state.num_new_turns > 0
+        held.num_noted += state.num_new_tokens
         self._counters.tokens_generated += state.num_new_tokens
         self._counters.tokens_reprefilled += state.num_reprefilled - held.num_reprefilled
         held.num_reprefilled = state.num_reprefilled

@@ -49,6 +49,12 @@ class Held:
     """Set when the cut is confirmed, refused, or came too late."""
     age_s: float = 0.0
     """Since it was taken, standing still as the worker's timers do."""
+    still_s: float = 0.0
+    """Since it last moved (a token, a turn, a tool result), standing still likewise."""
+    mark: tuple[int, ...] = ()
+    """How far it had moved at the last look."""
+    num_noted: int = 0
+    """Tokens sampled here since it was taken, in states that were replaced or have ended."""
     lost_s: float = 0.0
     """Since its last delivery was lost, counted while the broker is there."""
     jitter: float = field(default_factory=lambda: random.uniform(0.9, 1.1))
@@ -75,6 +81,26 @@ class Held:
     def interruptible(self) -> RolloutState | None:
         """Its state while there is something to cut, else None."""
         return self.state if self.runner is not None and self.outcome is None else None
+
+    @property
+    def moving(self) -> RolloutState | None:
+        """Its state while it samples, calls tools or is asked, else None."""
+        return None if self.publishing else self.interruptible
+
+    @property
+    def gained(self) -> bool:
+        """Whether anything would be lost if it began again where it was taken."""
+        state = self.moving
+        here = state is not None and bool(
+            state.num_new_tokens or state.num_new_turns or state.results
+        )
+        return self.progressed or here
+
+    @property
+    def num_unsaved_tokens(self) -> int:
+        """Sampled since it was taken: what a killed worker costs."""
+        state = self.moving
+        return self.num_noted + (state.num_new_tokens if state is not None else 0)
 
     def settle_cut(self) -> None:
         """Whoever cut it need not wait for it any longer."""

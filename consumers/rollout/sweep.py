@@ -1,7 +1,7 @@
 """The look over all slots, a few times a second: whatever depends on time.
 
-Ages stand still while the broker is away or blocked, while weights are swapped, and over a gap in
-which this process did not run at all.
+Ages stand still while the broker is away or blocked, while the run is paused, while weights are
+swapped, and over a gap in which this process did not run at all.
 """
 
 import asyncio
@@ -14,10 +14,12 @@ from consumers.rollout.counters import Counters
 from consumers.rollout.delivery.intake import Intake
 from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.delivery.reading import closed_early
+from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.gate import Gate, Holds
 from consumers.rollout.limits import Limits
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
+from consumers.rollout.stalls import StallWatch
 from infra.observe.waits import Waits
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,8 @@ _NAMED_AFTER_S = 1.0
 
 
 class Sweep:
-    """Cuts what is old, drops what nobody needs, and names confirms that do not come.
+    """Cuts what is old or does not move, drops what nobody needs, and names confirms that do not
+    come.
 
     Args:
         slots: What is held.
@@ -35,7 +38,7 @@ class Sweep:
         outbox: Knows what is unconfirmed.
         intake: Knows which groups are closed.
         gate: Closed during a swap.
-        holds: Woken when a lost delivery frees a slot.
+        holds: Woken when a lost delivery frees a slot; tell whether the run is paused.
         counters: Of this worker.
         waits: Of the role.
         limits: Of this worker.
@@ -63,9 +66,15 @@ class Sweep:
         self._counters = counters
         self._waits = waits
         self._limits = limits
+        self._stalls = StallWatch(timeout_s=limits.stall_timeout_s, counters=counters)
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Sweep until cancelled.
+
+        Raises:
+            EngineFailed: The engine hangs.
+            DeadlinePassed: The broker confirms nothing for too long, and `on_deadline` is `stop`.
+        """
         last = time.monotonic()
         async with AsyncExitStack() as waiting:
             named = False
@@ -76,16 +85,22 @@ class Sweep:
                 last = now
                 slow = self._outbox.unconfirmed()[1] > _NAMED_AFTER_S
                 if slow and not named:
-                    await waiting.enter_async_context(self._waits(self._unconfirmed))
+                    await waiting.enter_async_context(
+                        self._waits(self._unconfirmed, deadline_s=self._limits.stall_s)
+                    )
                 elif named and not slow:
                     await waiting.aclose()
                 named = slow
 
     async def once(self, elapsed_s: float) -> None:
-        """One look, `elapsed_s` after the last one."""
+        """One look, `elapsed_s` after the last one.
+
+        Raises:
+            EngineFailed: The engine hangs.
+        """
         if not self._outbox.connected:
             return
-        standing_still = self._outbox.blocked or not self._gate.is_open
+        standing_still = self._outbox.blocked or not self._gate.is_open or "paused" in self._holds
         for held in self._slots:
             if closed_early(held.headers, self._intake.closed_groups):
                 self._drop(held)
@@ -95,11 +110,51 @@ class Sweep:
                 held.age_s += elapsed_s
         self._holds.freed()
         if not standing_still:
-            interval_s = self._limits.snapshot_interval_s
-            old = [held for held in self._slots if held.age_s > interval_s * held.jitter]
-            await self._runner.cut(
-                [held for held in old if self._slots.live(held)], CutReason.INTERVAL
+            self._save_old()
+            self._end_stalled(elapsed_s)
+
+    def _save_old(self) -> None:
+        """Hand over what has run for long. What gained nothing has nothing to save."""
+        interval_s = self._limits.snapshot_interval_s
+        old = [
+            held
+            for held in self._slots
+            if held.age_s > interval_s * held.jitter and self._slots.live(held)
+        ]
+        self._runner.cut_soon(
+            [held for held in old if held.gained and _uncut(held)], CutReason.INTERVAL
+        )
+        for held in old:
+            if held.waiting:
+                self._runner.return_soon(held)
+
+    def _end_stalled(self, elapsed_s: float) -> None:
+        """Hand over what does not move.
+
+        Raises:
+            EngineFailed: It is the engine that does not.
+        """
+        stalled = self._stalls.look(
+            [held for held in self._slots if self._slots.live(held)], elapsed_s
+        )
+        for held in stalled:
+            logger.warning(
+                "%s stalls: no token, turn or tool result for %.0f s (%s): handed over",
+                held.rollout_id,
+                self._limits.stall_timeout_s,
+                _where(held),
             )
+        self._counters.stalled += len(stalled)
+        if not self._stalls.engine_hangs:
+            self._runner.cut_soon(stalled, CutReason.STALL)
+            return
+        self._runner.engine_hangs = True
+        longest = max(self._slots, key=lambda held: held.still_s)
+        raise EngineFailed(
+            f"the engine hangs: no token to any of {len(self._slots)} rollouts for "
+            f"{self._limits.stall_timeout_s:g} s; {longest.rollout_id}: {_where(longest)}",
+            hint="all are handed over as far as they came; [rollout] stall_timeout sets the time",
+        )
 
     def _drop(self, held: Held) -> None:
         logger.info("%s is dropped: its group was closed early", held.rollout_id)
@@ -117,3 +172,14 @@ class Sweep:
         number, _ = self._outbox.unconfirmed()
         why = "it has an alarm" if self._outbox.blocked else "is it away?"
         return f"the broker to confirm {number} messages ({why})"
+
+
+def _uncut(held: Held) -> bool:
+    return held.state is not None and held.state.cut_reason is None
+
+
+def _where(held: Held) -> str:
+    state = held.state
+    if state is None:
+        return "not admitted"
+    return f"{state.phase} at token {len(state.token_ids)}"

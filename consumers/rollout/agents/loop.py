@@ -112,7 +112,8 @@ class AgentLoop:
             its first sampled token.
 
         Raises:
-            RolloutFailed: This rollout cannot be done.
+            RolloutFailed: This attempt failed.
+            Exception: Whatever an agent or an interaction raises.
             EngineFailed: The engine is dead or breaks its protocol.
         """
         steps = {
@@ -127,7 +128,7 @@ class AgentLoop:
             try:
                 await steps[state.phase](state)
             except TemplateRefused as error:
-                raise RolloutFailed(str(error)) from error
+                raise RolloutFailed(str(error), final=True) from error
         return record.to_rollout(state, worker=self._worker)
 
     async def cut(self, state: RolloutState, reason: CutReason) -> None:
@@ -153,13 +154,14 @@ class AgentLoop:
         try:
             specs = self._tools.specs(names)
         except ConfigError as error:
-            raise RolloutFailed(str(error)) from error
+            raise RolloutFailed(str(error), final=True) from error
         token_ids = self._renderer.prompt(state.messages, specs)
         if not 0 < len(token_ids) <= task.budgets.max_prompt_tokens:
             raise RolloutFailed(
                 f"the prompt of {state.rollout_id} has {len(token_ids)} tokens, "
                 f"max_prompt_tokens is {task.budgets.max_prompt_tokens}",
                 hint="filter the dataset by length or raise [rollout] max_prompt_tokens",
+                final=True,
             )
         append_unsampled(state, token_ids, TurnKind.PROMPT)
         state.num_prompt_tokens = len(token_ids)
@@ -219,7 +221,8 @@ class AgentLoop:
                     await self._engine.interrupt({request.request_id})
         except ValueError as error:
             raise RolloutFailed(
-                f"the engine refuses {state.rollout_id} at {len(state.token_ids)} tokens: {error}"
+                f"the engine refuses {state.rollout_id} at {len(state.token_ids)} tokens: {error}",
+                final=True,
             ) from error
         finally:
             state.request_id = None
@@ -296,6 +299,7 @@ class AgentLoop:
         names = state.task.tools
         pending = [call for call in state.calls if call.id not in state.results]
         state.pinned = state.pinned or self._tools.pins(pending, names)
+        state.answer_limit_s = self._tools.limit_s(pending, names)
         started = self._clock()
         running = self._tools.start(pending, names)
         try:
@@ -303,6 +307,7 @@ class AgentLoop:
                 await running.settle()
         finally:
             running.abandon()
+            state.answer_limit_s = 0.0
             state.results |= running.results
             state.tools_s += self._clock() - started
         results = record.results_in_order(state)
@@ -326,6 +331,7 @@ class AgentLoop:
         try:
             replied, text = await reply_to(state, _unless_cut)
         finally:
+            state.answer_limit_s = 0.0
             state.waiting_s += self._clock() - started
         if not replied:
             return

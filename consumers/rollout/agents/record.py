@@ -30,10 +30,12 @@ def new_state(task: RolloutTask) -> RolloutState:
     try:
         kind = resolve("agent", task.agent)
     except ConfigError as error:
-        raise RolloutFailed(f"agent {task.agent!r} cannot be had: {error}") from error
+        raise RolloutFailed(f"agent {task.agent!r} cannot be had: {error}", final=True) from error
     if not (isinstance(kind, type) and issubclass(kind, Agent)):
         raise RolloutFailed(
-            f"agent {task.agent!r} is no Agent", hint="subclass consumers.rollout.agents.base.Agent"
+            f"agent {task.agent!r} is no Agent",
+            hint="subclass consumers.rollout.agents.base.Agent",
+            final=True,
         )
     return RolloutState(task=task, agent=kind(task))
 

@@ -29,16 +29,31 @@ class CutReason(StrEnum):
     """The worker goes."""
     INTERVAL = "interval"
     """The snapshot interval passed."""
+    STALL = "stall"
+    """It does not move any more."""
 
 
 class RolloutFailed(WarrenError):
-    """This rollout cannot be done; the worker is well. It becomes a `Failure` of this kind."""
+    """This attempt at a rollout failed; the worker is well.
+
+    It is tried again a few times, then it becomes a `Failure` of this kind.
+
+    Attributes:
+        kind: Whose fault it is.
+        final: Trying again cannot help.
+    """
 
     def __init__(
-        self, message: str, *, hint: str = "", kind: FailureKind = FailureKind.DATA
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        kind: FailureKind = FailureKind.DATA,
+        final: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
+        self.final = final
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -93,6 +108,8 @@ class RolloutState:
     """An accepted cut; `run` returns soon."""
     wait: asyncio.Timeout | None = None
     """A wait that a cut may end."""
+    answer_limit_s: float = 0.0
+    """Longest that the tools or the partner it waits for now may take."""
 
     @property
     def rollout_id(self) -> str:
@@ -124,4 +141,4 @@ class RolloutState:
             return False
         if reason is CutReason.SYNC:
             return self.request_id is not None and not self.pinned
-        return reason is CutReason.LEAVE or not self.pinned
+        return reason in (CutReason.LEAVE, CutReason.STALL) or not self.pinned

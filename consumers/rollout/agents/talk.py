@@ -19,11 +19,13 @@ async def reply_to(state: RolloutState, unless_cut: UnlessCut) -> tuple[bool, st
         Whether there is a reply (a cut may have prevented it), and the reply or None for the end.
 
     Raises:
-        RolloutFailed: The partner does not exist, raised, or passed its limit.
+        RolloutFailed: The partner does not exist or passed its limit.
+        Exception: Whatever the partner raises.
     """
     partner = _partner(state)
     state.interaction_saved = copy.deepcopy(partner.save())
-    asking = asyncio.ensure_future(_ask(partner, state))
+    state.answer_limit_s = partner.timeout_s
+    asking = asyncio.ensure_future(partner.reply(tuple(state.messages)))
     try:
         finished = await unless_cut(state, asyncio.wait({asking}, timeout=partner.timeout_s))
         if not finished and not asking.done():
@@ -34,20 +36,13 @@ async def reply_to(state: RolloutState, unless_cut: UnlessCut) -> tuple[bool, st
             raise RolloutFailed(
                 f"the interaction of {state.rollout_id} did not reply in {partner.timeout_s:g} s"
             )
+        if asking.cancelled():  # by itself: a cancelled rollout would not be here
+            raise RolloutFailed(f"the interaction of {state.rollout_id} was cancelled")
         text = asking.result()
     finally:
         asking.cancel()
     state.interaction_saved = copy.deepcopy(partner.save())
     return True, text
-
-
-async def _ask(partner: Interaction, state: RolloutState) -> str | None:
-    try:
-        return await partner.reply(tuple(state.messages))
-    except Exception as error:  # user code: its failure is this rollout's
-        raise RolloutFailed(
-            f"the interaction of {state.rollout_id} failed: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _partner(state: RolloutState) -> Interaction:
@@ -56,12 +51,15 @@ def _partner(state: RolloutState) -> Interaction:
         try:
             kind = resolve("interaction", name)
         except ConfigError as error:
-            raise RolloutFailed(f"interaction {name!r} cannot be had: {error}") from error
+            raise RolloutFailed(
+                f"interaction {name!r} cannot be had: {error}", final=True
+            ) from error
         partner = kind(state.task)
         if not isinstance(partner, Interaction):
             raise RolloutFailed(
                 f"interaction {name!r} is no Interaction",
                 hint="subclass consumers.rollout.interactions.base.Interaction",
+                final=True,
             )
         if state.interaction_saved:
             partner.restore(copy.deepcopy(state.interaction_saved))

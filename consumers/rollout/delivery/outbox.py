@@ -9,7 +9,12 @@ from enum import StrEnum
 
 from consumers.rollout.agents.state import RolloutFailed
 from consumers.rollout.counters import Counters
-from consumers.rollout.delivery.snapshots import outgoing, unchanged
+from consumers.rollout.delivery.snapshots import (
+    failed_headers,
+    outgoing,
+    to_try_again,
+    unchanged,
+)
 from consumers.rollout.slots import Held, Outcome, Slots
 from infra.amqp.connection import Broker
 from infra.amqp.dead import give_up
@@ -107,6 +112,21 @@ class Outbox:
             self._acknowledge(held)
             self._slots.forget_settled(source)  # it keeps its id: when it comes, it is to be run
 
+    async def try_again(self, held: Held, *, anew: bool) -> Sent:
+        """Return a rollout that failed by itself, counted.
+
+        Args:
+            anew: As its plain task, rather than as it was taken up.
+        """
+        if not self._slots.live(held):
+            return Sent.NOT_OURS
+        if anew:
+            await self._publish(to_try_again(held, app_id=self._app_id), None)
+            self._acknowledge(held)
+        else:
+            await self.give_back(held, failed_headers(held))
+        return Sent.CONFIRMED
+
     async def refuse(
         self,
         delivery: Delivery,
@@ -129,6 +149,7 @@ class Outbox:
             traceback="".join(traceback.format_exception(error)) if error.__traceback__ else "",
             worker=self._worker,
             **_ids(headers, delivery),
+            **_attempts(headers, failed=isinstance(error, RolloutFailed | MessageTooLarge)),
         )
         async with self._waiting():
             await give_up(self._broker, delivery, failure)
@@ -151,11 +172,22 @@ class Outbox:
         self._slots.remove(held)
 
     async def _publish(self, message: Outgoing, timeout_s: float | None) -> None:
+        """Publish, and again while no queue takes it.
+
+        Raises:
+            PublishTimeout: Not confirmed within `timeout_s`, however often it was tried.
+            MessageTooLarge: For the broker.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout_s is None else clock() + timeout_s
         async with self._waiting():
             while True:
+                left_s = None if deadline is None else max(deadline - clock(), 0.0)
                 try:
-                    await self._broker.publish(message, timeout_s=timeout_s)
+                    await self._broker.publish(message, timeout_s=left_s)
                 except Unroutable as error:
+                    if deadline is not None and clock() + _UNROUTABLE_PAUSE_S > deadline:
+                        raise PublishTimeout(str(error)) from error
                     logger.warning("%s; trying again", error)
                     await asyncio.sleep(_UNROUTABLE_PAUSE_S)
                 else:
@@ -184,11 +216,22 @@ def _ids(headers: Headers | None, delivery: Delivery) -> dict[str, object]:
             "index": headers.index,
             "purpose": headers.purpose,
             "attempt": headers.attempt,
-            "attempts": headers.returns_total + 1,
         }
     found = delivery.envelope.headers
     return {
         name: found[name]
         for name, kind in (("rollout_id", str), ("group", int), ("index", int))
         if isinstance(found.get(name), kind)
+    }
+
+
+def _attempts(headers: Headers | None, *, failed: bool) -> dict[str, int]:
+    """Both budgets; `failed` says that this was one more attempt."""
+    if headers is None:
+        return {}
+    data_attempts = headers.data_attempts + failed
+    return {
+        "attempts": headers.returns_total + data_attempts + (not failed),
+        "returns": headers.returns_total,
+        "data_attempts": data_attempts,
     }

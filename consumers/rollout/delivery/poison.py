@@ -59,6 +59,13 @@ class Returns:
             return self
         return Returns(self.since_progress + 1, self.total + 1)
 
+    def stalled(self, *, progressed: bool) -> "Returns":
+        """After it was handed over because it did not move any more.
+
+        What it gained before excuses nothing: a rollout that stalls wherever it goes must end.
+        """
+        return Returns((0 if progressed else self.since_progress) + 1, self.total + 1)
+
     @property
     def verdict(self) -> Verdict:
         """How it may be run."""

@@ -79,9 +79,10 @@ def take_up(delivery: Delivery, headers: Headers) -> Held:
         headers, redelivered=delivery.redelivered, delivery_count=delivery.delivery_count
     )
     if returns.verdict is Verdict.DEAD:
+        counted = {"returns": returns.since_progress, "returns_total": returns.total}
         raise Refused(
             f"came back {returns.since_progress} times without progress, {returns.total} in all",
-            headers,
+            headers.model_copy(update=counted),
             FailureKind.INFRA,
         )
     work = read_work(delivery, headers)

@@ -8,6 +8,7 @@ RolloutTask  -> `prompt` or `eval_prompt`, as it came
 from dataclasses import replace
 
 from consumers.rollout.agents.state import CutReason
+from consumers.rollout.delivery.poison import Returns
 from consumers.rollout.slots import Held
 from infra.amqp.codec import CHECKSUM, encode
 from infra.amqp.headers import travelling
@@ -23,20 +24,11 @@ def outgoing(held: Held, outcome: Rollout | Snapshot | RolloutTask, *, app_id: s
     Its id is a function of its content, so that copies are recognised and different ones are not
     taken for copies.
     """
-    headers = held.headers if isinstance(outcome, Rollout) else given_back_headers(held, outcome)
-    envelope, body = encode(
-        outcome,
-        app_id=app_id,
-        correlation_id=held.rollout_id,
-        headers={**held.marks, **headers.to_amqp()},
-        message_id=_message_id(outcome, headers),
-    )
-    return Outgoing(
-        exchange=ExchangeName.WORK,
-        routing_key=_routing_key(outcome, headers),
-        envelope=envelope,
-        body=body,
-    )
+    if isinstance(outcome, Rollout):
+        headers = held.headers.model_copy(update={"data_attempts": 0})  # scoring counts its own
+    else:
+        headers = given_back_headers(held, outcome)
+    return _message(held, outcome, headers, app_id=app_id)
 
 
 def given_back_headers(held: Held, outcome: Snapshot | RolloutTask) -> Headers:
@@ -45,12 +37,8 @@ def given_back_headers(held: Held, outcome: Snapshot | RolloutTask) -> Headers:
     `min_version` keeps versions from decreasing within the rollout: it is at least that of its
     newest token, and after a sync the version that it was cut for.
     """
-    state = held.state
     snapshot = outcome if isinstance(outcome, Snapshot) else None
-    returns = held.returns.given_back(
-        progressed=held.progressed and snapshot is not None and not held.suspected,
-        excused=state is not None and state.cut_reason is CutReason.SYNC,
-    )
+    returns = returns_of(held, outcome)
     newest = snapshot.progress.tokens.newest_version if snapshot else None
     return held.headers.model_copy(
         update={
@@ -59,6 +47,38 @@ def given_back_headers(held: Held, outcome: Snapshot | RolloutTask) -> Headers:
             "returns_total": returns.total,
         }
     )
+
+
+def returns_of(held: Held, outcome: Snapshot | RolloutTask) -> Returns:
+    """How often it will have come back once this is in a queue."""
+    reason = held.state.cut_reason if held.state is not None else None
+    progressed = held.progressed and isinstance(outcome, Snapshot)
+    if reason is CutReason.STALL:
+        return held.returns.stalled(progressed=progressed)
+    return held.returns.given_back(
+        progressed=progressed and not held.suspected, excused=reason is CutReason.SYNC
+    )
+
+
+def to_try_again(held: Held, *, app_id: str) -> Outgoing:
+    """The plain task of a rollout that failed again and again from where it was taken up."""
+    task = held.work.task if isinstance(held.work, Snapshot) else held.work
+    headers = failed_headers(held)
+    return _message(held, task, headers, app_id=app_id)
+
+
+def uncounted_headers(held: Held) -> Headers:
+    """Headers of a rollout that goes back without having been run."""
+    returns = held.returns
+    return held.headers.model_copy(
+        update={"returns": returns.since_progress, "returns_total": returns.total}
+    )
+
+
+def failed_headers(held: Held) -> Headers:
+    """Headers of a rollout that is tried again because it failed by itself."""
+    number = held.headers.data_attempts + 1
+    return uncounted_headers(held).model_copy(update={"data_attempts": number})
 
 
 def unchanged(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
@@ -85,6 +105,24 @@ def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:
     }
 
 
+def _message(
+    held: Held, content: Rollout | Snapshot | RolloutTask, headers: Headers, *, app_id: str
+) -> Outgoing:
+    envelope, body = encode(
+        content,
+        app_id=app_id,
+        correlation_id=held.rollout_id,
+        headers={**held.marks, **headers.to_amqp()},
+        message_id=_message_id(content, headers),
+    )
+    return Outgoing(
+        exchange=ExchangeName.WORK,
+        routing_key=_routing_key(content, headers),
+        envelope=envelope,
+        body=body,
+    )
+
+
 def _routing_key(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
     if isinstance(outcome, Rollout):
         return WORK_KEYS["rollouts"]
@@ -100,4 +138,5 @@ def _message_id(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> 
         parts += [str(len(progress.tokens)), str(len(progress.interruptions))]
     if not isinstance(outcome, Rollout):
         parts += [str(headers.returns_total), str(headers.min_version)]
+        parts += [str(headers.data_attempts)] if headers.data_attempts else []
     return ":".join(parts)

@@ -94,6 +94,12 @@ class ToolBox:
         entries = [allowed.get(call.function.name) for call in calls]
         return any(entry.pins for entry in entries if entry is not None)
 
+    def limit_s(self, calls: Sequence[ToolCall], names: Collection[str]) -> float:
+        """Longest that one of the calls may take once it runs."""
+        allowed = self._allowed(names)
+        entries = [allowed.get(call.function.name) for call in calls]
+        return max((self._limit_of(entry) for entry in entries if entry is not None), default=0.0)
+
     def start(self, calls: Sequence[ToolCall], names: Collection[str]) -> ToolRun:
         """Run calls concurrently, all of them; only the named tools may be called."""
         allowed = self._allowed(names)
@@ -145,7 +151,7 @@ class ToolBox:
         Raises:
             ToolError: The limit passed.
         """
-        limit = entry.timeout_s if entry.timeout_s is not None else self._timeout_s
+        limit = self._limit_of(entry)
         if entry.is_async:
             running = asyncio.ensure_future(entry.function(**bound))
         else:
@@ -160,6 +166,9 @@ class ToolBox:
                 self._abandoned.add(running)
                 running.add_done_callback(self._forget)
                 running.cancel()
+
+    def _limit_of(self, entry: Tool) -> float:
+        return entry.timeout_s if entry.timeout_s is not None else self._timeout_s
 
     def _forget(self, running: "asyncio.Task[Any]") -> None:
         self._abandoned.discard(running)

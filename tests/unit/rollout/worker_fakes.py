@@ -35,7 +35,8 @@ MODELS = {m.__name__: m for m in (RolloutTask, Snapshot, Rollout, Trajectory, Fa
 class RuleEngine:
     """The token at position p is 10 + p, the one at `length` the end. Stops where told.
 
-    `hold_at` is the number of sampled tokens at which requests pause; None lets them run.
+    `hold_at` is the number of sampled tokens at which requests pause; None lets them run. A deaf
+    one hears no interrupt.
     """
 
     def __init__(self, *, length: int = 8) -> None:
@@ -49,6 +50,7 @@ class RuleEngine:
         self.requests: list[GenerateRequest] = []
         self.running: dict[str, asyncio.Event] = {}
         self.interrupted: list[str] = []
+        self.deaf = False
         self._changed = asyncio.Event()
 
     def release(self, hold_at: int | None = None) -> None:
@@ -98,6 +100,8 @@ class RuleEngine:
             raise self.fail
 
     async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
+        if self.deaf:
+            await asyncio.Event().wait()
         for request_id in list(self.running) if request_ids is None else request_ids:
             if request_id in self.running:
                 self.interrupted.append(request_id)

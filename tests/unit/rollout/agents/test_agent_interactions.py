@@ -80,6 +80,11 @@ class Broken(Teacher):
         raise ValueError("no idea")
 
 
+class Cancelled(Teacher):
+    async def reply(self, messages):
+        raise asyncio.CancelledError
+
+
 class Silent(Teacher):
     timeout_s = 0.05
 
@@ -92,7 +97,7 @@ def pupil_of(partner):
 
 
 PupilSlow, PupilOnce = pupil_of(Slow), pupil_of(Once)
-PupilBroken, PupilSilent = pupil_of(Broken), pupil_of(Silent)
+PupilBroken, PupilSilent, PupilCancelled = map(pupil_of, (Broken, Silent, Cancelled))
 
 
 def loop_of(renderer):
@@ -160,13 +165,20 @@ async def test_a_cut_while_the_partner_thinks(renderer, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("PupilBroken", "ValueError: no idea"), ("PupilSilent", "did not reply")]
+    ("name", "says"), [("PupilCancelled", "was cancelled"), ("PupilSilent", "did not reply")]
 )
-async def test_a_partner_that_fails_fails_the_rollout(renderer, name, says):
+async def test_a_partner_that_fails_fails_this_attempt(renderer, name, says):
     loop = loop_of(renderer)
     with pytest.raises(RolloutFailed, match=says) as failure:
         await loop.run(loop.begin(make_task(agent=f"{HERE}:{name}")))
     assert failure.value.kind == "data"
+    assert not failure.value.final, "it may reply the next time"
+
+
+async def test_what_a_partner_raises_passes_through(renderer):
+    loop = loop_of(renderer)
+    with pytest.raises(ValueError, match="no idea"):
+        await loop.run(loop.begin(make_task(agent=f"{HERE}:PupilBroken")))
 
 
 async def test_turn_limit_ends_a_conversation(renderer):
