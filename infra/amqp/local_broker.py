@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import secrets
+import subprocess
 import time
 from pathlib import Path
 from typing import TextIO
@@ -117,6 +118,30 @@ class LocalBroker:
         if self.running:
             self.stop()
         return self.start(timeout_s)
+
+    def control(self, *arguments: str, timeout_s: float = 60.0) -> str:
+        """Run `rabbitmqctl` on the node; what it said.
+
+        Raises:
+            LocalBrokerFailed: There is no native node, or the tool failed.
+        """
+        if self._install is None or self.ports is None:
+            raise LocalBrokerFailed("rabbitmqctl needs a node of an installed RabbitMQ")
+        tool = self._install.server.with_name("rabbitmqctl")
+        try:
+            done = subprocess.run(
+                [str(tool), *arguments],
+                env=server_environment(self.folder, self._install, self.ports),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", "") or str(error)
+            raise LocalBrokerFailed(f"rabbitmqctl {arguments[0]}: {said.strip()[-400:]}") from error
+        return done.stdout
 
     def _former_ports(self) -> Ports | None:
         """Those of the node that ran here before, while they are free: its clients look there."""

@@ -1,0 +1,1 @@
+"""The faults, one file per thing that they are done to."""

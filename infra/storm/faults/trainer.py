@@ -1,0 +1,87 @@
+"""What only the trainer can suffer: a rival, and a disk that takes no more."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+
+from infra.roles.prctl import die_with
+from infra.storm.schedule import Planned
+from infra.storm.world import Outcome, World
+
+_REFUSED_S = 90.0
+_APPEAR_S = 60.0
+_DIES_S = 60.0
+_LOG_MARGIN_BYTES = 4096
+
+
+async def second(world: World, fault: Planned) -> Outcome | None:
+    """Another trainer is started on the same run, which it must not get.
+
+    Survived: it is refused with a non-zero exit code, and the first one makes another step.
+    """
+    async with world.broker_lock, world.trainer_lock:
+        if not await world.watch.until(lambda: "trainer" in world.watch.fleet(), _APPEAR_S):
+            return None
+        if await world.recovery_s(("trainer",), began=0.0) is None:
+            return None
+        began = asyncio.get_running_loop().time()
+        code = await _rival(world)
+    recovery = await world.recovery_s(("trainer",), began=began)
+    refused = code is not None and code != 0
+    words = "was not refused in time" if code is None else f"exit code {code}"
+    return Outcome(survived=refused and recovery is not None, detail=words)
+
+
+async def disk_full(world: World, fault: Planned) -> Outcome | None:
+    """No file of the trainer may become larger than its log: its next writes fail, for real.
+
+    Survived: it stops, and the one started in its place makes another step. The limit is one of
+    the process (RLIMIT_FSIZE), so that the next trainer is free of it, as after cleaning up.
+    """
+    loop = asyncio.get_running_loop()
+    async with world.trainer_lock:
+        await world.watch.until(lambda: "trainer" in world.watch.fleet(), _APPEAR_S)
+        pid = world.watch.fleet().get("trainer", 0)
+        try:
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            began = loop.time()
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (_log_bytes(world), hard))
+        except (ProcessLookupError, ValueError):
+            return None
+        died = await world.watch.until(lambda: world.watch.fleet().get("trainer") != pid, _DIES_S)
+    if not died:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+        return Outcome(survived=False, detail=f"process {pid} went on for {_DIES_S:.0f} s")
+    recovery = await world.recovery_s(("trainer",), began=began)
+    return Outcome(survived=recovery is not None, recovery_s=recovery)
+
+
+def _log_bytes(world: World) -> int:
+    """A little more than its log has, so that it can still say why it stops."""
+    log = world.folder.logs / "trainer-1.log"
+    return (log.stat().st_size if log.exists() else 0) + _LOG_MARGIN_BYTES
+
+
+async def _rival(world: World) -> int | None:
+    """Its exit code; None when it had to be ended."""
+    process = _start_rival(world)
+    if not await world.watch.until(lambda: process.poll() is not None, _REFUSED_S):
+        process.kill()
+        process.wait()
+        return None
+    return process.returncode
+
+
+def _start_rival(world: World) -> "subprocess.Popen[bytes]":
+    argv = [sys.executable, str(world.entry), "trainer", str(world.folder.config), "--resume"]
+    with (world.own / "second-trainer.log").open("ab") as log:
+        return subprocess.Popen(
+            [*argv, "--name", "rival"],
+            env=world.roles_environment(dict(os.environ)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with(os.getpid()),
+        )

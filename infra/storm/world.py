@@ -1,0 +1,80 @@
+"""What the faults are given: the run, its broker, the proxy, and eyes on all of them."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.amqp.connection import Broker
+from infra.amqp.local_broker import LocalBroker
+from infra.runs.folder import RunFolder
+from infra.storm.proxy import Proxy
+from infra.storm.watch import Watch
+from schemas.config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+RECOVERY_TIMEOUT_S = 180.0
+"""Longer than that, and what was hit has not survived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One storm's surroundings."""
+
+    config: RunConfig
+    folder: RunFolder
+    entry: Path
+    """The front door."""
+    own: Path
+    """The storm's own folder."""
+    node: LocalBroker
+    proxy: Proxy
+    roles_url: str
+    """Of the broker, through the proxy."""
+    hostile: Broker
+    """A client that means no good, straight at the broker."""
+    watch: Watch
+    processes: tuple[str, ...]
+    """Names of the role processes."""
+    queues: tuple[str, ...]
+    """Names of the work queues that this recipe uses."""
+    broker_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One thing at a time is done to the broker."""
+    trainer_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held where the trainer must live, and while it is killed."""
+    repeated: dict[str, int] = field(default_factory=dict)
+    """What killed rollout workers had generated in vain, by reason."""
+
+    def roles_environment(self, base: dict[str, str]) -> dict[str, str]:
+        """Of processes that talk to the broker through the proxy."""
+        from infra.amqp.url import management_url
+        from infra.roles.broker_url import BROKER_VARIABLE
+
+        return {
+            **base,
+            BROKER_VARIABLE: self.roles_url,
+            "WARREN_MANAGEMENT_URL": management_url(self.node.url),
+        }
+
+    async def recovery_s(
+        self, names: tuple[str, ...], *, began: float, without: int = 0
+    ) -> float | None:
+        """Seconds from `began` (the loop's clock) until all of these have worked again; None when
+        they have not in time."""
+        condition = self.watch.working_again(names, without=without)
+        if not await self.watch.until(condition, RECOVERY_TIMEOUT_S):
+            return None
+        return asyncio.get_running_loop().time() - began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was done and what was seen of it."""
+
+    survived: bool
+    target: str = ""
+    """When it is another than was planned."""
+    seconds: float = 0.0
+    detail: str = ""
+    recovery_s: float | None = None
