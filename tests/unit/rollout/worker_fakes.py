@@ -51,6 +51,7 @@ class RuleEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.interrupted: list[str] = []
         self.deaf = False
+        self.logprob = -0.5
         self._changed = asyncio.Event()
 
     def release(self, hold_at: int | None = None) -> None:
@@ -76,7 +77,9 @@ class RuleEngine:
                     yield Finish(reason="interrupted")
                     return
                 token = EOS if position + 1 >= self.length else 10 + position
-                yield TokenChunk(token_ids=(token,), logprobs=(-0.5,), policy_version=self.version)
+                yield TokenChunk(
+                    token_ids=(token,), logprobs=(self.logprob,), policy_version=self.version
+                )
                 if token in request.stop_token_ids:
                     yield Finish(reason="stop")
                     return
