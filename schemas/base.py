@@ -1,8 +1,41 @@
-"""The two base classes of everything that is written to a queue or a file."""
+"""The two base classes of everything that is written to a queue or a file, and its numbers."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MAX_COUNT = 2**48
+"""No count, version or position is larger: sums of many still fit 64 bits, and float64 is exact."""
+
+MAX_DEPTH = 64
+"""Of nested lists and tables in free-form data: what is read must be writable again."""
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""Any integer that JSON and AMQP carry."""
+
+
+def _shallow(value: Any) -> Any:
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(one.values())
+            elif isinstance(one, list | tuple):
+                inner.extend(one)
+        level, depth = inner, depth + 1
+    return value
+
+
+FreeForm = Annotated[Any, AfterValidator(_shallow)]
+"""JSON of any shape, but not of any depth."""
+
+FreeTable = Annotated[dict[str, Any], AfterValidator(_shallow)]
+"""A JSON object of any shape, but not of any depth."""
 
 
 class Frozen(BaseModel):
