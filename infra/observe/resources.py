@@ -27,14 +27,14 @@ class ResourceSampler:
 
     Args:
         path: The file.
-        roots: Name -> process id; each counts with all its descendants. Whatever of ours belongs
-            to none of them counts as `other`.
+        roots: Name -> process id, kept up to date by whoever restarts one; each counts with all
+            its descendants. Whatever of ours belongs to none of them counts as `other`.
         own: Our process id.
     """
 
     def __init__(self, path: Path, *, roots: Mapping[str, int], own: int) -> None:
         self._path = path
-        self._roots = dict(roots)
+        self.roots = dict(roots)
         self._own = own
         self._started = time.monotonic()
         self._next = 0.0
@@ -54,7 +54,7 @@ class ResourceSampler:
         ours = {self._own, *descendants(self._own, tree)}
         by_name: dict[str, int] = {}
         seen: set[int] = set()
-        for name, root in self._roots.items():
+        for name, root in self.roots.items():
             family = ({root, *descendants(root, tree)} & ours) - seen
             seen |= family
             by_name[name] = sum(map(pss_bytes, family))

@@ -36,7 +36,7 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
     steps = _newest(read_metrics(folder.metrics, "step"), "step")
     evals = _newest(read_metrics(folder.metrics, "eval"), "version")
     ends = list(read_metrics(folder.metrics, "end"))
-    resources = _resources(folder.root / "resources.jsonl")
+    resources = _resources(folder.resources)
     versions = [int(line["version"]) for line in (*steps, *evals, *ends) if "version" in line]
     staleness = [line["staleness/mean"] for line in steps if "staleness/mean" in line]
     return {

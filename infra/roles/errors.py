@@ -7,6 +7,7 @@ WarrenError               1
 +-- DeadlinePassed        5   a wait outlived its deadline
 +-- BooksDoNotBalance     6   issued credits differ from what became of them
 +-- LeftWithoutHandover   7   told to leave, but the broker did not take the snapshots
++-- StepFailedTwice       8   the same step failed twice: it would fail again
 """
 
 from enum import IntEnum
@@ -23,6 +24,7 @@ class ExitCode(IntEnum):
     DEADLINE = 5
     UNBALANCED = 6
     NO_HANDOVER = 7
+    STEP_FAILED = 8
     INTERRUPTED = 130
 
 
@@ -74,3 +76,9 @@ class LeftWithoutHandover(WarrenError):
     """Told to leave, but the broker did not take the snapshots in time."""
 
     exit_code = ExitCode.NO_HANDOVER
+
+
+class StepFailedTwice(WarrenError):
+    """The same optimizer step failed twice: a start from the same journal fails again."""
+
+    exit_code = ExitCode.STEP_FAILED

@@ -62,6 +62,16 @@ class RunFolder:
         """What the run came to."""
         return self.root / "summary.json"
 
+    @property
+    def fleet(self) -> Path:
+        """Name -> process id of the roles that `up` runs now, as JSON; absent when it runs none."""
+        return self.root / "fleet.json"
+
+    @property
+    def resources(self) -> Path:
+        """Memory of every process over time, one JSON object per line."""
+        return self.root / "resources.jsonl"
+
     def weights(self, config: RunConfig) -> Path:
         """The weight store."""
         return (

@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,102 @@ _MODEL_FILES = ("config.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors",)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One thing to try."""
+
+    name: str
+    run: Callable[[], list[str]]
+    """Lines about what was found; raises WarrenError or ImportError."""
+    needs: tuple[str, ...] = ()
+    """Probes without which this one would only report their fault again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a probe came to."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+    fault: str = ""
+    missing: str = ""
+    """The probe that it needs and that failed."""
+
+
 def check(config: RunConfig, roles: Mapping[str, str]) -> int:
     """Try everything and print a line for each; 2 when something failed."""
+    outcomes = []
+    for outcome in try_all(all_probes(config, roles)):
+        outcomes.append(outcome)
+        sys.stdout.write(_shown(outcome))
+        sys.stdout.flush()
+    failed = [outcome.name for outcome in outcomes if outcome.fault]
+    skipped = sum(bool(outcome.missing) for outcome in outcomes)
+    more = f"; {skipped} skipped for it" if skipped else ""
+    sys.stdout.write(f"FAILED: {', '.join(failed)}{more}\n" if failed else "ready to run\n")
+    return ExitCode.USAGE if failed else ExitCode.DONE
+
+
+def quick_probes(config: RunConfig, roles: Mapping[str, str]) -> list[Probe]:
+    """What can be tried within seconds, without a broker and without a model in memory."""
+    needs = {"rollout": ("model",), "trainer": ("model",)}
+    return [
+        Probe(name="model", run=lambda: [check_model(config)]),
+        Probe(name="weight store", run=lambda: [check_store(config)]),
+        *(
+            Probe(name=role, run=_role_probe(config, module), needs=needs.get(role, ()))
+            for role, module in roles.items()
+        ),
+    ]
+
+
+def all_probes(config: RunConfig, roles: Mapping[str, str]) -> list[Probe]:
+    """Everything that `check` tries."""
 
     def load(role: str) -> Any:
         return importlib.import_module(roles[role])
 
-    probes: dict[str, Callable[[], list[str]]] = {
-        "recipe": lambda: [f"run {config.run.name}, {config.run.steps} steps"],
-        "model": lambda: [check_model(config)],
-        "broker": lambda: [check_broker(config)],
-        "weight store": lambda: [check_store(config)],
-        **{role: _role_probe(config, module) for role, module in roles.items()},
-        "first prompt": lambda: [check_prompt(config, load("producer"), load("rollout"))],
-        "gold answer": lambda: [
-            check_gold(config, load("producer"), load("rollout"), load("reward"))
-        ],
-    }
-    outcomes = [_show(name, probe) for name, probe in probes.items()]
-    failed = outcomes.count(False)
-    sys.stdout.write(f"{failed} of {len(outcomes)} FAILED\n" if failed else "ready to run\n")
-    return ExitCode.USAGE if failed else ExitCode.DONE
+    def prompt() -> list[str]:
+        return [check_prompt(config, load("producer"), load("rollout"))]
+
+    def gold() -> list[str]:
+        return [check_gold(config, load("producer"), load("rollout"), load("reward"))]
+
+    return [
+        Probe(name="recipe", run=lambda: [f"run {config.run.name}, {config.run.steps} steps"]),
+        Probe(name="broker", run=lambda: [check_broker(config)]),
+        *quick_probes(config, roles),
+        Probe(name="first prompt", run=prompt, needs=("producer", "rollout")),
+        Probe(name="gold answer", run=gold, needs=("first prompt", "reward")),
+    ]
+
+
+def try_all(probes: Iterable[Probe]) -> Iterator[Outcome]:
+    """Run each, unless something that it needs has failed."""
+    bad: set[str] = set()
+    for probe in probes:
+        missing = next((name for name in probe.needs if name in bad), "")
+        outcome = Outcome(name=probe.name, missing=missing) if missing else _try(probe)
+        if missing or outcome.fault:
+            bad.add(probe.name)
+        yield outcome
+
+
+def _try(probe: Probe) -> Outcome:
+    try:
+        return Outcome(name=probe.name, lines=tuple(probe.run()))
+    except WarrenError as error:
+        return Outcome(name=probe.name, fault=str(error))
+    except ImportError as error:
+        return Outcome(name=probe.name, fault=f"{error}\n  -> install what is missing: make env")
+
+
+def _shown(outcome: Outcome) -> str:
+    if outcome.fault:
+        return f"FAILED  {outcome.name:<13} {outcome.fault}\n"
+    if outcome.missing:
+        return f"skipped {outcome.name:<13} needs {outcome.missing}\n"
+    return "".join(f"ok      {outcome.name:<13} {line}\n" for line in outcome.lines)
 
 
 def check_model(config: RunConfig) -> str:
@@ -111,17 +187,3 @@ def check_store(config: RunConfig) -> str:
 
 def _role_probe(config: RunConfig, module: str) -> Callable[[], list[str]]:
     return lambda: list(importlib.import_module(module).check(config))
-
-
-def _show(name: str, probe: Callable[[], list[str]]) -> bool:
-    try:
-        lines = probe()
-    except WarrenError as error:
-        sys.stdout.write(f"FAILED  {name:<13} {error}\n")
-        return False
-    except ImportError as error:
-        sys.stdout.write(f"FAILED  {name:<13} {error}\n  -> install what is missing: make env\n")
-        return False
-    for line in lines:
-        sys.stdout.write(f"ok      {name:<13} {line}\n")
-    return True

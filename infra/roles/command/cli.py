@@ -2,6 +2,8 @@
 
 import argparse
 import importlib
+import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +19,13 @@ COMMANDS = {
     "rollout": "start one rollout worker",
     "reward": "start one reward worker",
     "trainer": "start the trainer",
+    "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key of a recipe, with defaults and meaning",
 }
 USAGE = "run.py COMMAND RECIPE [section.key=value ...] [options]"
 EPILOG = """exit codes: 0 done, 1 failed, 2 usage or configuration, 3 broker unreachable,
 4 a role died, 5 a deadline passed, 6 the books do not balance, 7 left without handing over,
-130 interrupted"""
+8 the same step failed twice, 130 interrupted"""
 
 
 def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
@@ -69,6 +72,7 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
 
         sys.stdout.write(to_toml(config))
         return ExitCode.DONE
+    os.environ.setdefault("TQDM_DISABLE", "1")  # before anybody imports it: logs, not bars
     if command == "check":
         from infra.roles.command.check import check
 
@@ -76,7 +80,20 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
     if command == "up":
         from infra.roles.fleet.launch import up
 
-        return up(config, entry=entry, resume=options.resume, purge=options.purge)
+        return up(config, roles=roles, entry=entry, resume=options.resume, purge=options.purge)
+    if command == "storm":
+        from infra.storm.command import run as storm
+
+        return storm(
+            config,
+            minutes=options.minutes,
+            seed=options.seed,
+            kinds=options.kinds,
+            kills=options.kills,
+            purge=options.purge,
+            entry=entry,
+            again=shlex.join(["run.py", command, *rest]),
+        )
     if command == "broker":
         from infra.roles.fleet.private_broker import run_broker
 
@@ -116,9 +133,27 @@ def _parser(command: str) -> argparse.ArgumentParser:
             action="store_true",
             help="start afresh: drop what an earlier run of this name left",
         )
-    if command not in ("up", "check", "broker"):
+    if command == "storm":
+        _add_storm_options(parser)
+    if command not in ("up", "check", "broker", "storm"):
         parser.add_argument("--name", metavar="N", help="worker name, unique in the run")
     return parser
+
+
+def _add_storm_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, metavar="N", help="of faults (default 5)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="which fault when (default 0)"
+    )
+    parser.add_argument("--kinds", default="", metavar="A,B", help="of faults (default all)")
+    parser.add_argument(
+        "--kills", type=int, metavar="N", help="SIGKILLs among them (default 11 a minute)"
+    )
+    parser.add_argument(
+        "--purge", action="store_true", help="remove what an earlier storm of this name left"
+    )
 
 
 def _unknown_command(command: str) -> ConfigError:

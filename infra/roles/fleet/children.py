@@ -14,20 +14,43 @@ class RoleProcess:
     """One role as a child process that writes to its own log.
 
     Start it from the main thread: Linux ends it when the thread that forked it ends.
+
+    Args:
+        role: Which one.
+        name: Unique in the run.
+        argv: Its command.
+        log: Grows by what it says.
+        at_first: Further words of the first start.
+        again: Further words of every later one.
     """
 
-    def __init__(self, role: str, name: str, argv: Sequence[str], *, log: Path) -> None:
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        at_first: Sequence[str] = (),
+        again: Sequence[str] = (),
+    ) -> None:
         self.role = role
         self.name = name
         self.log = log
         self._argv = list(argv)
+        self._at_first, self._again = list(at_first), list(again)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, env: Mapping[str, str]) -> None:
-        """Start it."""
+        """Start it, the first time or again.
+
+        Raises:
+            OSError: There is no room for another process.
+        """
+        words = self._at_first if self._process is None else self._again
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._argv,
+                [*self._argv, *words],
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -50,7 +73,8 @@ class RoleProcess:
     def terminate(self) -> None:
         """SIGTERM: hand over and leave."""
         if self.exit_code() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL for it and whatever is left of its group; waits until it is gone."""

@@ -11,56 +11,75 @@ from infra.observe.logs import set_up_logging
 from infra.observe.relay import Relay
 from infra.observe.resources import ResourceSampler
 from infra.observe.summary import show_summary, write_summary
-from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.context import TRAINER
 from infra.roles.errors import ExitCode, WarrenError
 from infra.roles.fleet.children import RoleProcess, exit_words
 from infra.roles.fleet.interrupts import Interrupts
+from infra.roles.fleet.preflight import preflight
 from infra.roles.fleet.private_broker import RunBroker, await_configured, broker_for
 from infra.roles.fleet.processes import descendants, end_all
-from infra.roles.fleet.run_folder import prepare_folder
-from infra.roles.fleet.supervise import Patience, Supervisor
+from infra.roles.fleet.roles import Roles, child_environment, plan
+from infra.roles.fleet.run_folder import claimed, prepare_folder
+from infra.roles.fleet.supervise import Hooks, Patience, Supervisor
 from infra.roles.lifecycle import report
 from infra.roles.prctl import adopt_orphans
 from infra.runs.folder import RunFolder
+from infra.runs.metrics import read_metrics
 from schemas.config import RunConfig
 
 logger = logging.getLogger(__name__)
 
-_FINISH_S = 30.0
+_FINISH_S = 5.0
 _LEAVE_MARGIN_S = 30.0
 
 
-def up(config: RunConfig, *, entry: Path, resume: bool = False, purge: bool = False) -> int:
+def up(
+    config: RunConfig,
+    *,
+    roles: Mapping[str, str],
+    entry: Path,
+    resume: bool = False,
+    purge: bool = False,
+) -> int:
     """Run everything on this machine.
 
     Args:
         config: The run.
+        roles: Role -> module offering `check`.
         entry: The front door, which starts single roles.
         resume: Go on with what the run folder holds.
         purge: Begin afresh where an earlier run of this name lies.
 
     Returns:
-        The exit code: 0, 4 when a role died, 130 when interrupted.
+        The exit code: 0; 130 when interrupted, or when the trainer was told to leave; else that
+        of the role that ended the run if it tells something (2, 3, 5, 6, 7, 8), and 4 if not.
 
     Raises:
-        ConfigError: The run folder cannot be used.
+        ConfigError: The recipe cannot work, or the run folder cannot be used.
         BrokerUnreachable: No broker can be had.
     """
     set_up_logging("up")
-    await_configured(config)
-    folder = prepare_folder(config, resume=resume, purge=purge)
-    adopt_orphans()
     with Interrupts() as interrupts:
-        try:
-            with broker_for(config, folder) as broker:
-                flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
-                code = _run_roles(config, folder, broker, entry, flags, interrupts)
-                _conclude(folder, code)
-        except KeyboardInterrupt:
-            code = ExitCode.INTERRUPTED
-        finally:
-            end_all(os.getpid())
+        preflight(config, roles)
+        await_configured(config)
+        adopt_orphans()
+        with claimed(config):
+            return _run(config, entry, interrupts, resume=resume, purge=purge)
+
+
+def _run(
+    config: RunConfig, entry: Path, interrupts: Interrupts, *, resume: bool, purge: bool
+) -> ExitCode:
+    try:
+        folder = prepare_folder(config, resume=resume, purge=purge)
+        with broker_for(config, folder) as broker:
+            flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
+            code = _run_roles(config, folder, broker, entry, flags, interrupts)
+            _conclude(folder, code)
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    finally:
+        end_all(os.getpid())
     return code
 
 
@@ -74,70 +93,59 @@ def _run_roles(
 ) -> ExitCode:
     sys.stdout.write(banner(config, folder, url=broker.url, private=broker.private))
     sys.stdout.flush()
-    children = plan(config, folder, entry, flags)
     relay = Relay(everything_of=TRAINER)
-    environment = child_environment(broker.url)
+    roles = Roles(
+        plan(config, folder, entry, flags),
+        folder,
+        environment=child_environment(broker.url),
+        others=lambda: broker.pids,
+    )
+    sampler = ResourceSampler(folder.resources, roots={}, own=os.getpid())
+
+    def each_tick() -> None:
+        broker.look_after()
+        relay.pump()
+        sampler.tick()
+
+    def changed() -> None:
+        roles.note_running()
+        sampler.roots = roles.running() | {
+            f"broker-{number}": pid for number, pid in enumerate(broker.pids, 1)
+        }
+
     interrupts.armed = True
     try:
-        for child in children:
-            relay.follow(child.name, child.role, child.log)
-            child.start(environment)
-        roots = {child.name: child.pid for child in children}
-        roots |= {f"broker-{number}": pid for number, pid in enumerate(broker.pids, 1)}
-        sampler = ResourceSampler(folder.root / "resources.jsonl", roots=roots, own=os.getpid())
-
-        def each_tick() -> None:
-            broker.look_after()
-            relay.pump()
-            sampler.tick()
-
-        patience = Patience(
-            finish_s=_FINISH_S + config.rollout.grace,
-            leave_s=_LEAVE_MARGIN_S + config.rollout.grace,
-        )
+        roles.start_all(relay)
+        changed()
         supervisor = Supervisor(
-            children, interrupts=interrupts, patience=patience, each_tick=each_tick
+            roles.children,
+            supervise=config.supervise,
+            interrupts=interrupts,
+            patience=Patience(finish_s=_FINISH_S, leave_s=_LEAVE_MARGIN_S + config.rollout.grace),
+            hooks=Hooks(
+                each_tick=each_tick,
+                restart=roles.restart,
+                changed=changed,
+                is_over=lambda: _is_over(config, folder),
+            ),
         )
         code = supervisor.run()
         sampler.tick(force=True)
     finally:
         end_all(os.getpid(), spare=_broker_processes(broker))
+        folder.fleet.unlink(missing_ok=True)
         relay.pump(last=True)
     if supervisor.failure is not None:
         _name_failure(*supervisor.failure)
     return code
 
 
-def plan(config: RunConfig, folder: RunFolder, entry: Path, flags: list[str]) -> list[RoleProcess]:
-    """The processes to start: all read the resolved recipe in the run folder."""
-    counts = {
-        "trainer": 1,
-        "producer": 1,
-        "rollout": config.rollout.workers,
-        "reward": config.reward.workers,
-    }
-    planned: list[RoleProcess] = []
-    for role, count in counts.items():
-        for number in range(1, count + 1):
-            name = role if role == TRAINER else f"{role}-{number}"
-            argv = [sys.executable, str(entry), role, str(folder.config), "--name", name]
-            argv += flags if role == TRAINER else []
-            log = folder.logs / f"{role}-{number}.log"
-            planned.append(RoleProcess(role, name, argv, log=log))
-    return planned
-
-
-def child_environment(url: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Ours, with the broker (never in argv, where everybody could read it), one thread each, and
-    no progress bars in the logs."""
-    return {
-        "TQDM_DISABLE": "1",
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        **base,
-        "PYTHONUNBUFFERED": "1",
-        BROKER_VARIABLE: url,
-    }
+def _is_over(config: RunConfig, folder: RunFolder) -> bool:
+    """Whether the trainer's last line says that all steps are done."""
+    step = -1
+    for line in read_metrics(folder.metrics, "end"):
+        step = int(line.get("step", -1))
+    return step >= config.run.steps
 
 
 def _broker_processes(broker: RunBroker) -> set[int]:

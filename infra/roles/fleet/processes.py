@@ -51,6 +51,42 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def end_orphans(parent: int, *, mark: str, spare: Iterable[int] = ()) -> list[int]:
+    """End what a dead role left behind: the children that `parent` adopted, with all of theirs.
+
+    Args:
+        parent: Who adopts orphans.
+        mark: `NAME=value` in the environment by which the dead one's are known.
+        spare: Children of `parent` that it started itself.
+
+    Returns:
+        The ids that were signalled.
+    """
+    tree, spared = process_tree(), set(spare)
+    ended: list[int] = []
+    for orphan in tree.get(parent, []):
+        if orphan in spared:
+            continue
+        if not alive(orphan):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(orphan, os.WNOHANG)
+        elif mark in environment_of(orphan):
+            for pid in (orphan, *descendants(orphan, tree)):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    ended.append(pid)
+    return ended
+
+
+def environment_of(pid: int) -> list[str]:
+    """`NAME=value` pairs with which it was started; empty when it is gone or somebody else's."""
+    try:
+        raw = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return []
+    return raw.decode(errors="replace").split("\0")
+
+
 def end_all(root: int, *, spare: Iterable[int] = ()) -> list[int]:
     """SIGKILL every descendant of `root`; what they leave behind meanwhile is ended too.
 

@@ -1,9 +1,13 @@
 """Beginning a run on disk: never in a folder that another run has filled."""
 
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from infra.roles.errors import ConfigError
 from infra.roles.settings import as_json_tree
@@ -41,11 +45,63 @@ def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = Fal
         write_atomically(folder.config, json.dumps(as_json_tree(config), indent=2) + "\n")
         _point_latest(folder.root)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the run folder {folder.root}: {error.strerror or error}",
-            hint="choose another place with run.dir=...",
-        ) from error
+        raise _unwritable(folder.root, error) from error
     return folder
+
+
+@contextmanager
+def claimed(config: RunConfig) -> Iterator[None]:
+    """Be the only `up` of this run folder; a lock beside it ends with this process.
+
+    Raises:
+        ConfigError: Another one runs, or the place cannot be written.
+    """
+    root = RunFolder.of(config).root
+    path = root.parent / f".{root.name}.lock"
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    except BlockingIOError:
+        who = path.read_text(encoding="ascii", errors="replace").strip()
+        raise ConfigError(
+            f"{root} is in use: another 'up' (process {who or 'unknown'}) runs it",
+            hint="stop that one first, or begin another run with run.name=...",
+        ) from None
+    except OSError as error:
+        raise _unwritable(root, error) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.close()
+
+
+def _locked(path: Path) -> TextIO:
+    """Open and lock; again if its last holder removed the file meanwhile.
+
+    Raises:
+        BlockingIOError: Somebody holds it.
+    """
+    while True:
+        lock = path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.fstat(lock.fileno()).st_ino == path.stat().st_ino:
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+                return lock
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()
+
+
+def _unwritable(root: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot write the run folder {root}: {error.strerror or error}",
+        hint="choose another place with run.dir=...",
+    )
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -68,8 +124,6 @@ def _point_latest(root: Path) -> None:
 
 
 def _refuse_if_in_use(folder: RunFolder) -> None:
-    import fcntl
-
     lock = folder.broker / "lock"
     if not lock.exists():
         return

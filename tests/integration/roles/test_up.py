@@ -1,7 +1,6 @@
 """`up` with toy roles: the end of a run, deaths, interrupts, what is left behind."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -51,21 +50,21 @@ def test_a_private_broker_comes_and_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words", "reason"),
+    ("mode", "code", "words", "reason"),
     [
-        ("die", "killed by SIGKILL", "joined"),
-        ("raise", "exit code 1", "ZeroDivisionError: the toy broke (toy_roles.py:"),
-        ("config", "exit code 2", "-> configure it"),
+        ("die", 4, "killed by SIGKILL", "joined"),
+        ("raise", 4, "exit code 1", "ZeroDivisionError: the toy broke (toy_roles.py:"),
+        ("config", 2, "exit code 2", "-> configure it"),
     ],
 )
-def test_the_first_death_stops_all_and_is_named(
-    tmp_path: Path, run_name: str, broker_url: str, mode: str, words: str, reason: str
+def test_a_death_too_many_stops_all_and_is_named(
+    tmp_path: Path, run_name: str, broker_url: str, mode: str, code: int, words: str, reason: str
 ) -> None:
     recipe = write_recipe(tmp_path, run_name, steps=1000)
-    option = f"rollout.engine_options.rollout-2={mode}"
-    up = start(tmp_path, "up", str(recipe), option, url=broker_url)
+    options = (f"rollout.engine_options.rollout-2={mode}", "supervise.restarts=0")
+    up = start(tmp_path, "up", str(recipe), *options, url=broker_url)
     output, _ = up.communicate(timeout=90)
-    assert up.returncode == 4, output
+    assert up.returncode == code, output
     assert f"rollout-2 died: {words}" in output
     assert reason in output
     assert processes_of(tmp_path) == []
@@ -111,16 +110,6 @@ def test_nothing_is_left_of_a_role_that_spawned(
     output, _ = up.communicate(timeout=90)
     assert up.returncode == 0, output
     assert processes_of(tmp_path) == []
-
-
-def test_roles_and_broker_die_with_a_killed_parent(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "orphans", steps=1000)
-    up = start(tmp_path, "up", str(recipe))
-    log = tmp_path / "runs" / "orphans" / "logs" / "rollout-1.log"
-    eventually(lambda: says(log, "joined"), "joining", 90)
-    os.kill(up.pid, signal.SIGKILL)
-    up.communicate(timeout=30)
-    eventually(lambda: processes_of(tmp_path) == [], "the end of every process")
 
 
 def test_a_used_folder_is_refused_unless_told(

@@ -1,8 +1,8 @@
 """A front door with toy roles on the real life cycle: `python toy_roles.py up RECIPE ...`.
 
 What a worker does is told by `rollout.engine_options.<worker>`:
-`wait` (default), `die`, `raise`, `deaf` (ignores SIGTERM),
-`spawn` (leaves a grandchild), `config` (a misconfiguration).
+`wait` (default), `die`, `die-once`, `leave-once`, `raise`, `deaf` (ignores SIGTERM),
+`spawn` (leaves a grandchild), `spawn-once` (and dies), `config` (a misconfiguration).
 """
 
 import asyncio
@@ -36,28 +36,54 @@ async def broadcast(context: RoleContext, state: RunState) -> None:
     )
 
 
+def first_time(context: RoleContext) -> bool:
+    """Whether this worker asks for the first time in this run."""
+    mark = context.folder.root / f"{context.worker}.was-here"
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 async def train(context: RoleContext) -> None:
-    run_id = uuid.uuid4().hex
+    mark = context.folder.root / "toy-run-id"
+    if "--resume" not in sys.argv or not mark.exists():
+        mark.write_text(uuid.uuid4().hex)
+    run_id = mark.read_text()
+    print(" ".join(["trains", *sys.argv]), flush=True)
     context.set_run_id(run_id)
     metrics = MetricsFile(context.folder.metrics)
     steps = context.config.run.steps
     metrics.append("eval", {"version": 0, "eval/reward": 0.25})
+    mode = context.config.rollout.engine_options.get(context.worker, "wait")
     for step in range(1, steps + 1):
         await broadcast(context, RunState(run_id=run_id, number=step, step=step))
+        if mode == "die-once" and step == 3 and first_time(context):
+            os.kill(os.getpid(), signal.SIGKILL)
         values = {"step": step, "version": step - 1, "staleness/mean": 0.5, "staleness/max": step}
         metrics.append("step", {**values, "rollout/interruptions": 2})
         if await context.sleep_or_stop(0.2):
             return
     metrics.append("eval", {"version": steps, "eval/reward": 0.75})
-    metrics.append("end", {"issued": 4, "trained": 3, "filtered": 1, "balanced": True})
+    metrics.append(
+        "end", {"issued": 4, "trained": 3, "filtered": 1, "balanced": True, "step": steps}
+    )
     over = RunState(run_id=run_id, number=steps + 1, step=steps, wanted=Wanted.STOPPED)
     await broadcast(context, over)
 
 
 async def work(context: RoleContext) -> None:
     mode = context.config.rollout.engine_options.get(context.worker, "wait")
-    run_id = await context.run_id()
-    print(f"joined {run_id}", flush=True)
+    if not await context.unless_stopped(context.run_id()):
+        return
+    print(f"joined {context.known_run_id}", flush=True)
+    if mode.endswith("-once") and first_time(context):
+        if mode == "leave-once":
+            return
+        if mode == "spawn-once":
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if mode == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "raise":
@@ -115,6 +141,8 @@ def run(
 
 
 def check(config: RunConfig) -> list[str]:
+    if config.rollout.engine == "sglang":
+        raise ConfigError("no such toy engine", hint="take another")
     return [f"{config.run.steps} toy steps"]
 
 

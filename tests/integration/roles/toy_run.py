@@ -1,5 +1,6 @@
 """Starting the toy front door as a user would."""
 
+import json
 import os
 import subprocess
 import sys
@@ -30,7 +31,11 @@ lr = 1e-3
 
 
 def write_recipe(folder: Path, name: str, steps: int = 3) -> Path:
-    """A recipe for the toy roles."""
+    """A recipe for the toy roles, and what looks like a model beside it."""
+    model = folder / "no-model"
+    model.mkdir(exist_ok=True)
+    for file in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (model / file).write_text("{}")
     path = folder / "toy.toml"
     path.write_text(RECIPE.format(name=name, steps=steps))
     return path
@@ -61,6 +66,15 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0
 def says(path: Path, text: str) -> bool:
     """Whether a log holds the text by now."""
     return path.exists() and text in path.read_text()
+
+
+def fleet(root: Path) -> dict[str, int]:
+    """What `fleet.json` of a run folder says by now."""
+    try:
+        found: dict[str, int] = json.loads((root / "fleet.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 def processes_of(folder: Path) -> list[int]:

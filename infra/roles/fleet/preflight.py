@@ -1,0 +1,74 @@
+"""The quick part of `check`, before anything of a run exists.
+
+It runs in a child process: what it imports (torch, transformers) would otherwise stay in the
+memory of `up` as long as the run lasts.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+
+from infra.roles.errors import ConfigError
+from infra.roles.prctl import die_with
+from schemas.config import RunConfig
+
+
+def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
+    """Refuse a run that cannot work.
+
+    Args:
+        config: The run.
+        roles: Role -> module offering `check`.
+
+    Raises:
+        ConfigError: Every fault that was found.
+    """
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _be_the_child(config, roles, parent, writing)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(pid, 0)
+    if not said:
+        raise ConfigError(
+            "the check before the run broke off",
+            hint="what it said is above; 'run.py check RECIPE' shows more",
+        )
+    faults = json.loads(said)
+    if faults:
+        raise ConfigError("\n".join(dict.fromkeys(faults)))
+
+
+def _be_the_child(config: RunConfig, roles: Mapping[str, str], parent: int, writing: int) -> None:
+    """Never returns into the caller's code."""
+    from infra.roles.command.check import quick_probes, try_all
+
+    code = 1
+    try:
+        die_with(parent)()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        faults = [o.fault for o in try_all(quick_probes(config, roles)) if o.fault]
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(json.dumps(faults).encode())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

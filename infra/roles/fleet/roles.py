@@ -1,0 +1,114 @@
+"""The role processes of one run: what to start, with which words, and who runs now."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from infra.observe.relay import Relay
+from infra.roles.broker_url import BROKER_VARIABLE
+from infra.roles.context import TRAINER
+from infra.roles.fleet.children import RoleProcess
+from infra.roles.fleet.processes import end_orphans
+from infra.roles.fleet.run_folder import write_atomically
+from infra.roles.lifecycle import WORKER_VARIABLE
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+
+
+class Roles:
+    """Starts the processes, and keeps `fleet.json` telling which of them run.
+
+    Args:
+        children: Planned, none started.
+        folder: Of the run.
+        environment: Of every process.
+        others: Ids of processes of ours that are no roles.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[RoleProcess],
+        folder: RunFolder,
+        *,
+        environment: Mapping[str, str],
+        others: Callable[[], Sequence[int]],
+    ) -> None:
+        self.children = list(children)
+        self._folder = folder
+        self._environment = dict(environment)
+        self._others = others
+        self._pids: dict[str, int] = {}
+
+    def start_all(self, relay: Relay) -> None:
+        """Start each; what it logs is relayed."""
+        for child in self.children:
+            relay.follow(child.name, child.role, child.log)
+            self._start(child)
+        self.note_running()
+
+    def restart(self, child: RoleProcess) -> None:
+        """End what its dead process left behind, then start it again.
+
+        Raises:
+            OSError: There is no room for another process.
+        """
+        ours = {*self._pids.values(), *self._others()}
+        end_orphans(os.getpid(), mark=f"{WORKER_VARIABLE}={child.name}", spare=ours)
+        self._start(child)
+
+    def running(self) -> dict[str, int]:
+        """Name -> process id of those that run."""
+        alive = {child.name for child in self.children if child.exit_code() is None}
+        return {name: pid for name, pid in self._pids.items() if name in alive}
+
+    def note_running(self) -> None:
+        """Write `fleet.json`."""
+        write_atomically(self._folder.fleet, json.dumps(self.running()) + "\n")
+
+    def _start(self, child: RoleProcess) -> None:
+        child.start({**self._environment, WORKER_VARIABLE: child.name})
+        self._pids[child.name] = child.pid
+
+
+def plan(config: RunConfig, folder: RunFolder, entry: Path, flags: list[str]) -> list[RoleProcess]:
+    """The processes to start: all read the resolved recipe in the run folder.
+
+    A trainer that is started again goes on with what the one before left, whatever `flags` say.
+    """
+    counts = {
+        TRAINER: 1,
+        "producer": 1,
+        "rollout": config.rollout.workers,
+        "reward": config.reward.workers,
+    }
+    planned: list[RoleProcess] = []
+    for role, count in counts.items():
+        trains = role == TRAINER
+        for number in range(1, count + 1):
+            name = role if trains else f"{role}-{number}"
+            planned.append(
+                RoleProcess(
+                    role,
+                    name,
+                    [sys.executable, str(entry), role, str(folder.config), "--name", name],
+                    log=folder.logs / f"{role}-{number}.log",
+                    at_first=flags if trains else (),
+                    again=("--resume",) if trains else (),
+                )
+            )
+    return planned
+
+
+def child_environment(url: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Ours, with the broker (never in argv, where everybody could read it), one thread each, and
+    no progress bars in the logs."""
+    return {
+        "TQDM_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        **base,
+        "PYTHONUNBUFFERED": "1",
+        BROKER_VARIABLE: url,
+    }
