@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.counters import Counters
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _GLANCE_S = 0.01
 _CUT_MARGIN_S = 1.0
+
+T = TypeVar("T")
 
 Reread = Callable[[], Awaitable[PreparedWeights]]
 
@@ -110,7 +112,7 @@ class Swap:
             reread: Reads them once more.
 
         Raises:
-            EngineFailed: The engine died, or does not serve what was loaded.
+            EngineFailed: The engine died or hangs, or does not serve what was loaded.
         """
         before = self.version
         await self._until(self._progressed, self._limits.max_swap_delay_s)
@@ -175,7 +177,9 @@ class Swap:
             ]
         for held in self._slots:
             held.resumed = False
-        settled = await self._runner.cut(chosen, CutReason.SYNC, version=version)
+        settled = await self._obeyed(
+            self._runner.cut(chosen, CutReason.SYNC, version=version), "end what it generates"
+        )
         cut_s = time.monotonic() - began
         if settled:
             waiting = [asyncio.ensure_future(event.wait()) for event in settled]
@@ -185,16 +189,33 @@ class Swap:
                 task.cancel()
         return len(settled), cut_s
 
+    async def _obeyed(self, doing: Awaitable[T], what: str) -> T:
+        """What the engine is told to do, within the time that it has for it.
+
+        Raises:
+            EngineFailed: It did not do it.
+        """
+        limit_s = self._limits.stall_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await doing
+        except TimeoutError as error:
+            self._runner.engine_hangs = True
+            raise EngineFailed(
+                f"the engine hangs: told to {what}, it did not within {limit_s:g} s",
+                hint="all is handed over as far as it came; [rollout] stall_timeout sets the time",
+            ) from error
+
     async def _load(self, weights: PreparedWeights, reread: Reread) -> bool:
         try:
-            await self._engine.load_weights(weights)
+            await self._obeyed(self._engine.load_weights(weights), f"load {weights.version}")
         except WeightsRefused as error:
             logger.warning(
                 "the engine refused version %d; reading it once more: %s", weights.version, error
             )
             try:
                 weights = await reread()
-                await self._engine.load_weights(weights)
+                await self._obeyed(self._engine.load_weights(weights), f"load {weights.version}")
             except EngineFailed:
                 raise
             except (WarrenError, OSError) as second:

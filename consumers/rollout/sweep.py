@@ -7,6 +7,7 @@ swapped, and over a gap in which this process did not run at all.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from consumers.rollout.agents.state import CutReason
@@ -66,6 +67,7 @@ class Sweep:
         self._counters = counters
         self._waits = waits
         self._limits = limits
+        self._named: set[AsyncExitStack] = set()
         self._stalls = StallWatch(timeout_s=limits.stall_timeout_s, counters=counters)
 
     async def run(self) -> None:
@@ -73,24 +75,30 @@ class Sweep:
 
         Raises:
             EngineFailed: The engine hangs.
-            DeadlinePassed: The broker confirms nothing for too long, and `on_deadline` is `stop`.
+            DeadlinePassed: The broker confirms nothing, or a version does not come, for too long,
+                and `on_deadline` is `stop`.
         """
         last = time.monotonic()
-        async with AsyncExitStack() as waiting:
-            named = False
+        async with AsyncExitStack() as confirms, AsyncExitStack() as versions:
             while True:
                 await asyncio.sleep(self._limits.sweep_s)
                 now = time.monotonic()
                 await self.once(min(now - last, 2 * self._limits.sweep_s))
                 last = now
                 slow = self._outbox.unconfirmed()[1] > _NAMED_AFTER_S
-                if slow and not named:
-                    await waiting.enter_async_context(
-                        self._waits(self._unconfirmed, deadline_s=self._limits.stall_s)
-                    )
-                elif named and not slow:
-                    await waiting.aclose()
-                named = slow
+                await self._name(confirms, self._unconfirmed, slow)
+                await self._name(versions, self._unserved, bool(self._behind()))
+
+    async def _name(self, named: AsyncExitStack, what: Callable[[], str], wanting: bool) -> None:
+        """Begin a named wait, or end it."""
+        if wanting == (named in self._named):
+            return
+        if wanting:
+            self._named.add(named)
+            await named.enter_async_context(self._waits(what, deadline_s=self._limits.stall_s))
+        else:
+            self._named.discard(named)
+            await named.aclose()
 
     async def once(self, elapsed_s: float) -> None:
         """One look, `elapsed_s` after the last one.
@@ -167,6 +175,17 @@ class Sweep:
         if held.waiting or held.lost_s > self._limits.readopt_s:
             self._counters.orphans_dropped += not held.waiting
             self._runner.abandon(held)
+
+    def _behind(self) -> list[Held]:
+        """Rollouts that wait for a version that is not served yet."""
+        served = self._runner.served_version
+        return [held for held in self._slots if held.waiting and held.headers.min_version > served]
+
+    def _unserved(self) -> str:
+        held = self._behind()
+        version = max((one.headers.min_version for one in held), default=0)
+        served = self._runner.served_version
+        return f"version {version}: {len(held)} rollouts need it, version {served} is served"
 
     def _unconfirmed(self) -> str:
         number, _ = self._outbox.unconfirmed()

@@ -16,7 +16,7 @@ from typing import Protocol
 from consumers.rollout.gate import Holds
 from consumers.rollout.limits import Limits
 from infra.observe.waits import Waits
-from infra.roles.errors import WarrenError
+from infra.roles.errors import DeadlinePassed, WarrenError
 from infra.weights.prepared import PreparedWeights
 from schemas.control import WeightsPublished
 
@@ -101,7 +101,9 @@ class WeightSync:
 
     async def first(self) -> PreparedWeights:
         """Wait for the first version of the run and verify it."""
-        async with self._waits("the first weights of the run in the weight store"):
+        async with self._waits(
+            "the first weights of the run in the weight store", deadline_s=self._limits.stall_s
+        ):
             while True:
                 if self._target is None:
                     await self._look_into_store()
@@ -117,6 +119,7 @@ class WeightSync:
 
         Raises:
             EngineFailed: The engine died while it was given weights.
+            DeadlinePassed: Reading them takes too long, and `on_deadline` is `stop`.
         """
         self._note_lag()
         num_skips = 0
@@ -174,8 +177,12 @@ class WeightSync:
     async def _prepared(self, published: WeightsPublished) -> PreparedWeights | None:
         """Verified weights, or None: then what is served goes on."""
         began = time.monotonic()
+        reading = f"version {published.version} to be read from the weight store"
         try:
-            weights = await self._read(published)
+            async with self._waits(reading, deadline_s=self._limits.stall_s):
+                weights = await self._read(published)
+        except DeadlinePassed:
+            raise
         except (WarrenError, OSError) as error:
             serving = self._swap.version
             keeps = f"version {serving} serves on" if serving >= 0 else "nothing is served yet"

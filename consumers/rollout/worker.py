@@ -8,7 +8,8 @@
                                              published, confirmed, then acknowledged
     SIGTERM       -> cut all, confirm, 0       (broker away: 7)
     run is over   -> 0 at once
-    engine dies   -> hand over what can be, 1
+    engine dies or hangs         -> hand over what can be, 1
+    a wait outlives its deadline -> the same, 5               (if `on_deadline` is `stop`)
 
 This is the boundary at which whatever goes wrong in one of the loops ends the role.
 """
@@ -124,15 +125,17 @@ async def serve_rollouts(
 
     Raises:
         LeftWithoutHandover: Told to stop, but the broker did not take everything.
-        EngineFailed: The engine died.
+        EngineFailed: The engine died or hangs.
+        DeadlinePassed: A wait outlived its deadline, and `on_deadline` is `stop`.
     """
     config = context.config
     if not await context.unless_stopped(context.run_id()):
         return
     # in threads: importing what they need takes seconds, and control must not wait for it
     gate = Gate()
-    engine = await asyncio.to_thread(build_engine or _build_engine, config)
-    loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
+    async with context.waits("the engine and the agent to be imported"):
+        engine = await asyncio.to_thread(build_engine or _build_engine, config)
+        loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
     store, model = context.folder.weights(config), Path(config.model.path)
 
     async def newest() -> WeightsPublished | None:
@@ -158,7 +161,7 @@ async def serve_rollouts(
     context.on_weights(floor.sync.hear)
     context.on_run_state(floor.hear_run_state)
     try:
-        if await context.unless_stopped(_start(floor)):
+        if await context.unless_stopped(_start(context, floor)):
             await _work(context, floor)
     finally:
         with contextlib.suppress(TimeoutError):
@@ -166,9 +169,10 @@ async def serve_rollouts(
                 await engine.close()
 
 
-async def _start(floor: Floor) -> None:
+async def _start(context: RoleContext, floor: Floor) -> None:
     weights = await floor.sync.first()
-    await floor.swap.start(weights)
+    async with context.waits("the engine to start", deadline_s=floor.limits.stall_s):
+        await floor.swap.start(weights)
     logger.info(
         "serving version %d · %d slots · fingerprint %s",
         floor.swap.version,
@@ -198,8 +202,18 @@ async def _work(context: RoleContext, floor: Floor) -> None:
         if floor.failed.done() or any(task.exception() for task in broken):
             await _leave_broken(floor, broken)
         await floor.departure.leave()
+        _tell_what_broke(floor, loops)
     finally:
         await _cancelled([*loops, stopping, *floor.runner.tasks])
+
+
+def _tell_what_broke(floor: Floor, loops: "list[asyncio.Task[None]]") -> None:
+    """What breaks while all is handed over changes nothing any more, but is no secret."""
+    ended = [task for task in loops if task.done() and not task.cancelled()]
+    errors = [error for task in ended if (error := task.exception()) is not None]
+    errors += [floor.failed.result()] if floor.failed.done() else []
+    for error in errors:
+        logger.error("broke while handing over: %s", error)
 
 
 async def _leave_broken(floor: Floor, broken: "list[asyncio.Task[None]]") -> None:

@@ -111,7 +111,9 @@ class Intake:
         while True:
             if self._holds:
                 await waiting.aclose()
-                async with self._waits(lambda: f"admission: {self._holds}"):
+                wished = "paused" in self._holds or "draining" in self._holds
+                deadline_s = None if wished else self._limits.stall_s
+                async with self._waits(lambda: f"admission: {self._holds}", deadline_s=deadline_s):
                     while self._holds:
                         await self._holds.changed()
             elif self._slots.num_free <= 0:

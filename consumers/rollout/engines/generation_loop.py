@@ -72,6 +72,7 @@ class GenerationLoop:
         self._commands: deque[_Command] = deque()
         self._wake = threading.Event()
         self._closing = False
+        self._over = asyncio.Event()
         self._streams: dict[RunningSequence, Stream] = {}
         self._waiting: deque[RunningSequence] = deque()
         self._batch: Batch | None = None
@@ -119,11 +120,15 @@ class GenerationLoop:
         await self._call(lambda: self._load(weights))
 
     async def close(self) -> None:
-        """End every stream as interrupted and join the thread."""
+        """End every stream as interrupted and wait for the thread to say that it ends.
+
+        Nothing is left behind when the caller gives up waiting: a thread that joined one that
+        hangs would keep the process from ending.
+        """
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join)
+            await self._over.wait()
 
     async def _call(self, act: Callable[[], None]) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
@@ -283,6 +288,7 @@ class GenerationLoop:
     def _refuse_all(self, failure: EngineFailed) -> None:
         """On the event loop, once the thread is over: every stream and waiter hears of it."""
         self.failure = failure
+        self._over.set()
         for stream in self._streams.values():
             stream.items.put_nowait(failure)
         self._streams.clear()

@@ -6,6 +6,7 @@ load      -> pause(keep) -> copy files in the worker -> name the version -> resu
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import multiprocessing
@@ -185,10 +186,10 @@ class VllmEngine:
         if engine is None:
             return
         if self._turns and not engine.errored:
-            await engine.abort(
-                [turn.internal_id for turn in self._turns.values() if turn.internal_id],
-                internal=True,
-            )
+            turns = [turn.internal_id for turn in self._turns.values() if turn.internal_id]
+            with contextlib.suppress(TimeoutError):  # one that hangs is ended all the same
+                async with asyncio.timeout(_GONE_S):
+                    await engine.abort(turns, internal=True)
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
         await asyncio.to_thread(_shut_down, engine)

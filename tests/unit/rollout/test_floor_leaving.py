@@ -277,3 +277,73 @@ async def test_requests_under_way_come_in_before_the_intake_ends(tmp_path: Path)
         bench.broker.put("prompts", task(0))
         await asyncio.sleep(0.02)
         assert len(bench.broker.gets) == number
+
+
+async def test_an_engine_that_hangs_ends_the_worker_and_what_it_sampled_goes_back(
+    tmp_path: Path, serve: Any
+) -> None:
+    limits = {"stall_timeout_s": 0.2, "sweep_s": 0.02, "grace_s": 30.0}
+    bench = bench_of(tmp_path, slots=3, limits=limits)
+    bench.engine.hold_at = 3
+    bench.engine.deaf = True
+    for group in range(3):
+        bench.broker.put("prompts", task(group))
+    body = serve(bench)
+    with pytest.raises(EngineFailed, match="the engine hangs: no token to any of 3 rollouts"):
+        await body
+    snapshots = bench.broker.bodies("cancel_queue")
+    assert [len(one.progress.tokens) for one in snapshots] == [6, 6, 6]
+    assert {h.returns for h in bench.broker.headers("cancel_queue")} == {1}
+    assert not bench.broker.unacked
+
+
+async def test_an_engine_that_hangs_when_new_weights_come_ends_the_worker(
+    tmp_path: Path, serve: Any
+) -> None:
+    limits = {"stall_timeout_s": 0.2, "sweep_s": 1000.0, "grace_s": 30.0}
+    bench = bench_of(tmp_path, limits=limits)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    await asyncio.sleep(0.01)
+    bench.engine.deaf = True
+    bench.context.hear_weights(manifest(1))
+    with pytest.raises(EngineFailed, match="told to end what it generates, it did not within"):
+        await body
+    (snapshot,) = bench.broker.bodies("cancel_queue")
+    assert len(snapshot.progress.tokens) == 6
+    assert not bench.broker.unacked
+
+
+async def test_an_engine_that_dies_in_a_swap_while_the_worker_leaves_is_no_secret(
+    tmp_path: Path, serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(tmp_path, limits={"grace_s": 30.0})
+    loading, go_on = asyncio.Event(), asyncio.Event()
+
+    async def die(_weights: object) -> None:
+        loading.set()
+        await go_on.wait()
+        raise EngineFailed("out of memory in the swap")
+
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    await asyncio.sleep(0.01)
+    bench.engine.load_weights = die  # type: ignore[method-assign]
+    bench.broker.blocked = True
+    bench.context.hear_weights(manifest(1))
+    await loading.wait()
+    bench.broker.confirming.clear()
+    bench.context.stop.set()
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await asyncio.sleep(0.05)
+    bench.broker.blocked = False
+    bench.broker.confirming.set()
+    await body
+    assert "broke while handing over: out of memory in the swap" in caplog.text
+    assert len(bench.broker.queues["cancel_queue"]) == 1
+    assert not bench.broker.unacked
