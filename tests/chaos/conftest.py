@@ -1,0 +1,119 @@
+"""A tiny model, a recipe, the warm process, and one way to run a trainer to its end."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+from tests.chaos.feeder import Feeder, feeding
+from tests.chaos.nursery import Kill, Life, Nursery
+from tests.chaos.outcome import Outcome, read_outcome
+from tests.factories.models import build
+from tests.factories.recorded import RecordedStream
+
+STREAM = RecordedStream(num_steps=6)
+EVAL_PROMPTS = 3
+_BREATH_S = 0.1
+"""The broker needs a moment to free what a killed trainer held."""
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers of random weights."""
+    folder = tmp_path_factory.mktemp("model")
+    build(folder, tied=False, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nursery(broker_url: str) -> Iterator[Nursery]:
+    """The warm process."""
+    nursery = Nursery(broker_url)
+    yield nursery
+    nursery.close()
+
+
+@dataclass(frozen=True)
+class History:
+    """A run and every trainer that it took."""
+
+    outcome: Outcome
+    lives: tuple[Life, ...]
+    broadcast: frozenset[tuple[int, str]]
+    """Versions and fingerprints heard."""
+    over: bool
+    num_credits: int
+    log: str
+
+
+Play = Callable[[Sequence[Kill]], Awaitable[History]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, tiny_model: Path, nursery: Nursery, run_name: str, connect) -> Play:
+    """Runs the recording to its end, killing one trainer after the other: `await play(kills)`."""
+
+    runs = count()
+
+    async def run(kills: Sequence[Kill]) -> History:
+        name = f"{run_name}-{next(runs)}"
+        folder = tmp_path / name
+        folder.mkdir()
+        config = recipe(folder, tiny_model, name)
+        broker = await connect(app_id="feeder/0", run=name)
+        feeder = Feeder(broker, RunFolder.of(config), STREAM)
+        lives: list[Life] = []
+        async with feeding(feeder):
+            for kill in [*kills, None]:
+                number = len(lives)
+                life = await nursery.live(config, folder, number, resume=number > 0, kill=kill)
+                lives.append(life)
+                if life.killed:
+                    await feeder.repeat_last()
+                    await asyncio.sleep(_BREATH_S)
+        log = "".join(path.read_text() for path in sorted(folder.glob("trainer-*.log")))
+        assert lives[-1].status == 0, log[-3000:]
+        return History(
+            read_outcome(config),
+            tuple(lives),
+            frozenset(feeder.broadcast),
+            feeder.over,
+            feeder.num_credits,
+            log,
+        )
+
+    return run
+
+
+def recipe(folder: Path, model: Path, name: str) -> RunConfig:
+    """Half a batch ahead, evaluations, a checkpoint every other step."""
+    for part in ("train", "eval"):
+        lines = [json.dumps({"prompt": f"{n} + 1 =", "answer": str(n + 1)}) for n in range(64)]
+        (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    values = {
+        "run": {"name": name, "dir": str(folder / "runs"), "steps": STREAM.num_steps},
+        "broker": {"heartbeat": 5},
+        "model": {"path": str(model), "dtype": "float32"},
+        "data": {
+            "train": [{"path": str(folder / "train.jsonl")}],
+            "eval": [{"path": str(folder / "eval.jsonl")}],
+        },
+        "reward": {"functions": [{"use": "exact_match"}]},
+        "algorithm": {
+            "group_size": STREAM.group_size,
+            "groups_per_step": STREAM.groups_per_step,
+            "max_staleness": 0.5,
+        },
+        "trainer": {"lr": 1e-3, "warmup_steps": 2, "micro_batch_tokens": 64},
+        "weights": {"keep": 2},
+        "checkpoint": {"every": 2, "keep": 2},
+        "eval": {"every": 3, "prompts": EVAL_PROMPTS},
+        "deadlines": {"warn_after": 5.0, "stall": 60.0, "on_deadline": "stop"},
+    }
+    return RunConfig.model_validate(values)

@@ -1,0 +1,164 @@
+"""Producers, rollout and reward workers in one: answers every credit with the recording.
+
+    credits --> heard --> group after group, in order: failures, then trajectories
+                              ^                                   |
+                              +--- all its members journaled? ----+
+
+Strictly in order: group n+1 is sent only when the journal holds every member of group n. So the
+order of arrival, which may decide how batches are composed, is the same however often the trainer
+dies in between, and whatever differs afterwards is the trainer's doing. Credits and deliveries
+that come twice are answered and delivered twice.
+"""
+
+import asyncio
+import contextlib
+
+from infra.amqp.codec import decode, encode
+from infra.amqp.connection import Broker
+from infra.amqp.message import Delivery, Outgoing
+from infra.runs.folder import RunFolder
+from infra.runs.journal_reader import JournalReader
+from schemas.control import RunState, Wanted, WeightsPublished
+from schemas.headers import Headers, Purpose
+from schemas.journal import Arrived
+from schemas.work import Credit, Failure, Trajectory
+from tests.factories.recorded import RecordedStream
+
+_GLANCE_S = 0.02
+
+
+class Feeder:
+    """Feeds one run's trainers, one after the other.
+
+    Attributes:
+        broadcast: Versions and fingerprints heard on `sync`.
+        over: Whether a trainer said that the run is over.
+        num_credits: Messages heard, repeated ones included.
+    """
+
+    def __init__(self, broker: Broker, folder: RunFolder, stream: RecordedStream) -> None:
+        self._broker = broker
+        self._reader = JournalReader(folder.journal)
+        self._stream = stream
+        self._credits: dict[int, tuple[Credit, str]] = {}
+        self._heard = asyncio.Event()
+        self._next = 0
+        self.broadcast: set[tuple[int, str]] = set()
+        self.over = False
+        self.num_credits = 0
+
+    async def run(self) -> None:
+        """Feed until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._feed())
+            with contextlib.closing(self._broker.subscribe("credits", prefetch=32)) as credits:
+                async for delivery in credits:
+                    await self._take(delivery)
+
+    async def repeat_last(self) -> None:
+        """Send the newest complete group again, its rewards changed: late, and not to be trained.
+
+        A worker that died between publishing and acknowledging does the same, but for the rewards.
+        """
+        if self._next == 0:
+            return
+        credit, run_id = self._credits[self._next - 1]
+        for index in credit.indexes:
+            other = self._stream.member(credit, index).model_copy(update={"reward": 77.0 + index})
+            await self._send(other, credit, index, run_id)
+
+    async def _take(self, delivery: Delivery) -> None:
+        credit = decode(delivery, delivery.body, Credit)
+        run_id = str(delivery.envelope.headers["run_id"])
+        self.num_credits += 1
+        if credit.purpose is Purpose.EVAL:
+            for index in credit.indexes:
+                await self._send(self._stream.evaluation(credit, index), credit, index, run_id)
+        elif credit.group < self._next:
+            await self._send_group(credit, run_id)
+        else:
+            self._credits[credit.group] = credit, run_id
+            self._heard.set()
+        self._broker.ack(delivery)
+
+    async def _feed(self) -> None:
+        while True:
+            while self._next not in self._credits:
+                self._heard.clear()
+                await self._heard.wait()
+            credit, run_id = self._credits[self._next]
+            await self._send_group(credit, run_id)
+            await self._journaled(credit.group, range(len(credit.indexes)))
+            self._next += 1
+
+    async def _send_group(self, credit: Credit, run_id: str) -> None:
+        """Failures travel on another queue than trajectories: they are waited for first."""
+        failing = [i for i in credit.indexes if self._stream.fails(credit.group, i)]
+        for index in failing:
+            await self._send(self._stream.failure(credit, index), credit, index, run_id)
+        await self._journaled(credit.group, failing)
+        for index in credit.indexes:
+            if index not in failing:
+                await self._send(self._stream.member(credit, index), credit, index, run_id)
+
+    async def _journaled(self, group: int, indexes: "list[int] | range") -> None:
+        wanted = {(group, index) for index in indexes}
+        while wanted:
+            records = await asyncio.to_thread(lambda: [e.record for e in self._reader.records()])
+            wanted -= {
+                (record.group, record.index)
+                for record in records
+                if isinstance(record, Arrived) and record.purpose is Purpose.TRAIN
+            }
+            await asyncio.sleep(_GLANCE_S if wanted else 0)
+
+    async def _send(
+        self, model: Trajectory | Failure, credit: Credit, index: int, run_id: str
+    ) -> None:
+        evaluating = credit.purpose is Purpose.EVAL
+        rollout_id = f"{'eval' if evaluating else ''}{credit.group}.{index}"
+        headers = Headers(
+            run_id=run_id,
+            purpose=credit.purpose,
+            group=credit.group,
+            index=index,
+            rollout_id=rollout_id,
+            attempt=credit.attempt,
+            min_version=credit.min_version,
+        )
+        envelope, body = encode(
+            model,
+            app_id=self._broker.app_id,
+            correlation_id=rollout_id,
+            headers=headers.to_amqp(),
+            message_id=f"{type(model).__name__}:{rollout_id}:{credit.attempt}:0",
+        )
+        exchange, key = "work", "evaluation" if evaluating else "trajectory"
+        if isinstance(model, Failure):
+            exchange, key = "dead", ""
+        await self._broker.publish(
+            Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
+        )
+
+    async def _listen(self) -> None:
+        with contextlib.closing(self._broker.control()) as control:
+            async for delivery in control:
+                if delivery.envelope.type == "WeightsPublished":
+                    weights = decode(delivery, delivery.body, WeightsPublished)
+                    self.broadcast.add((weights.version, weights.fingerprint))
+                if delivery.envelope.type == "RunState":
+                    state = decode(delivery, delivery.body, RunState)
+                    self.over = self.over or state.wanted is Wanted.STOPPED
+
+
+@contextlib.asynccontextmanager
+async def feeding(feeder: Feeder):
+    """The feeder at work, for the time of a block; its failure is the block's."""
+    task = asyncio.create_task(feeder.run())
+    try:
+        yield feeder
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

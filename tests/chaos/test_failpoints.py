@@ -1,0 +1,113 @@
+"""The trainer, killed at named points of its code, comes to the same end as if nothing had been.
+
+Equal must be: every step's loss, gradient norm and weights, bit for bit; version numbers and what
+they hold; the members of each batch; how each group ended; evaluations; the books. Where the
+trainer dies must not show in any of them, because all of them are functions of what the journal
+holds, in its order, and the feeder makes that order the same in every run (see `feeder.py`).
+
+A killed trainer is followed by another with `--resume`. Every second kill takes the machine's
+memory with it: what no fsync covered is gone from the journal.
+
+WARREN_CHAOS_POINTS=50 runs all fifty points; without it the first dozen are taken.
+"""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from infra.runs.failpoints import RESUMING, FailPoint
+from tests.chaos.conftest import EVAL_PROMPTS, STREAM, History, Play
+from tests.chaos.nursery import Kill
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+SEED = 3
+NUM_POINTS = int(os.environ.get("WARREN_CHAOS_POINTS", "12"))
+_unkilled: list[History] = []
+
+
+@pytest.fixture
+async def unkilled(play: Play) -> History:
+    """The run that nothing happened to; once for all tests."""
+    if not _unkilled:
+        _unkilled.append(await play([]))
+    return _unkilled[0]
+
+
+def points(reached: Counter[str], number: int) -> list[Kill]:
+    """Points of a run, seeded; each name comes before any comes again."""
+    rng = random.Random(SEED)
+    names = [point for point in FailPoint if point not in RESUMING]
+    chosen: list[Kill] = []
+    while len(chosen) < number:
+        for point in rng.sample(names, len(names)):
+            # How many records share an fsync is chance: the last ones may not come.
+            most = reached[point] if reached[point] < 10 else reached[point] * 2 // 3
+            chosen.append(Kill(point, rng.randint(1, most), power=len(chosen) % 2 == 1))
+    return chosen[:number]
+
+
+def check_equal(history: History, unkilled: History) -> None:
+    """The same end, told to everyone in the same way."""
+    assert history.outcome.differences(unkilled.outcome) == []
+    assert history.broadcast == unkilled.broadcast
+    assert history.over
+
+
+async def test_unkilled_it_makes_of_the_recording_what_can_be_told_without_it(
+    unkilled: History,
+) -> None:
+    outcome = unkilled.outcome
+    assert outcome.ends == STREAM.ends()
+    assert [groups for _, _, groups, _ in outcome.batches] == STREAM.batches()
+    for _, _, groups, members in outcome.batches:
+        assert members == tuple(name for group in groups for name in STREAM.members(group))
+    versions = [(n, n) for n in range(STREAM.num_steps + 1)]
+    assert [(version, step) for version, step, _ in outcome.published] == versions
+    assert outcome.evaluated == tuple(
+        (v, EVAL_PROMPTS, EVAL_PROMPTS, STREAM.evaluation_reward(v, EVAL_PROMPTS))
+        for v in (0, 3, 6)
+    )
+    assert outcome.stored == outcome.published
+    assert outcome.saved_books == outcome.books
+    assert unkilled.broadcast == {(version, print_) for version, _, print_ in outcome.published}
+    assert len({print_ for _, print_ in unkilled.broadcast}) == STREAM.num_steps + 1
+
+
+@pytest.mark.parametrize("number", range(NUM_POINTS))
+async def test_killed_once_it_comes_to_the_same_end(
+    play: Play, unkilled: History, number: int
+) -> None:
+    kill = points(unkilled.lives[0].reached, NUM_POINTS)[number]
+    history = await play([kill])
+    assert history.lives[0].killed, f"{kill} was not reached"
+    assert history.lives[0].status == -9
+    check_equal(history, unkilled)
+
+
+@pytest.mark.parametrize("power", [False, True])
+async def test_killed_again_while_it_resumes(play: Play, unkilled: History, power: bool) -> None:
+    """Eight trainers: three get far, the others die on their way up."""
+    kills = [
+        Kill(FailPoint.JOURNAL_TORN, 1, power),
+        Kill(FailPoint.STEP_JOURNALED, 1, power),
+        Kill(FailPoint.STEP_REPEATED, 1, power),
+        Kill(FailPoint.JOURNAL_SEGMENT, 1, power),
+        Kill(FailPoint.RECOVERED, 1, power),
+        Kill(FailPoint.CHECKPOINT_WRITTEN, 1, power),
+        Kill(FailPoint.STEP_TAKEN, 1, power),
+        Kill(FailPoint.JOURNAL_TORN, 1, power),
+    ]
+    history = await play(kills)
+    assert [life.killed for life in history.lives] == [True] * len(kills) + [False]
+    check_equal(history, unkilled)
+
+
+async def test_every_fail_point_is_reached(play: Play, unkilled: History) -> None:
+    """A name that nothing reaches would be killed at by no test."""
+    reached = unkilled.lives[0].reached
+    assert set(FailPoint) - RESUMING == set(reached)
+    resumed = (await play([Kill(FailPoint.STEP_JOURNALED, 3)])).lives[1].reached
+    assert set(resumed) >= RESUMING
