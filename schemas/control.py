@@ -1,7 +1,7 @@
 """What travels on `sync` and `events`: weights, run state, commands, heartbeats."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field
 
-from schemas.base import Frozen
+from schemas.base import Count, Frozen
 
 
 class Purpose(StrEnum):
@@ -25,21 +25,21 @@ class Headers(Frozen):
     run_id: str
     """Drawn when a run first starts; messages of any other run are dead letters."""
     purpose: Purpose = Purpose.TRAIN
-    group: int = Field(ge=0)
+    group: Count
     """Number of the group's credit; for an evaluation, the evaluated version."""
-    index: int = Field(default=0, ge=0)
+    index: Count = 0
     """Member of the group."""
     rollout_id: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9._-]*$")
     """Empty for a credit."""
-    attempt: int = Field(default=0, ge=0)
+    attempt: Count = 0
     """Of the credit: how often this member was issued before."""
-    min_version: int = Field(default=0, ge=0)
+    min_version: Count = 0
     """A worker that serves less keeps the message until it has swapped."""
-    returns: int = Field(default=0, ge=0)
+    returns: Count = 0
     """Times the rollout came back without progress (infrastructure budget)."""
-    returns_total: int = Field(default=0, ge=0)
+    returns_total: Count = 0
     """Times the rollout came back at all; never reset."""
-    data_attempts: int = Field(default=0, ge=0)
+    data_attempts: Count = 0
     """Times it failed by its own content (data budget)."""
 
     def to_amqp(self) -> dict[str, str | int]:

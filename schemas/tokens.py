@@ -14,6 +14,9 @@ from schemas.base import Frozen
 MAX_TOKENS = 4_000_000
 """More than fits a message; run lengths above it are hostile."""
 
+MAX_VERSION = 2**31 - 1
+"""What `version_array` holds."""
+
 
 class Tokens(Frozen):
     """Prompt, sampled, tool and user tokens in order, `T` in all.
@@ -43,6 +46,8 @@ class Tokens(Frozen):
             raise ValueError("mask holds something other than 0 and 1")
         if length and int(self.token_ids.min()) < 0:
             raise ValueError("token_ids holds a negative id")
+        if any(not -1 <= value <= MAX_VERSION for value, _ in self.versions):
+            raise ValueError(f"versions holds something outside -1 to {MAX_VERSION}")
         sampled_spans = _spans((value == 1, count) for value, count in self.mask)
         if sampled_spans != _spans((value >= 0, count) for value, count in self.versions):
             raise ValueError("versions must be -1 exactly where mask is 0")

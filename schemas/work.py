@@ -1,7 +1,7 @@
 """Work on its way through the queues: credit, task, snapshot, rollout, trajectory, failure."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
