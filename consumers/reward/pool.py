@@ -5,7 +5,7 @@ score(rollout) -> pending -> slot 1: process <-> answers -> Scored | ScoringFail
 
 an answer in time      -> the rollout's score, or its failure when the function raised
 none in time           -> the process is killed; the rollout that it was at fails
-the process dies       -> the rollout that it was at is tried once more, then it fails
+the process dies       -> the rollout that it was at fails
 both: what else the process had been given goes back to the front, a new process starts
 """
 
@@ -28,7 +28,6 @@ MAX_PROCESSES = 4
 DEPTH = 8
 """Rollouts that a process with quick functions is given at a time."""
 QUICK_S = 0.005
-MAX_DEATHS = 2
 
 
 class ScoringFailed(WarrenError):
@@ -36,12 +35,11 @@ class ScoringFailed(WarrenError):
 
     Attributes:
         trace: Traceback inside the reward function, where there is one.
-        attempts: How often it was tried.
     """
 
-    def __init__(self, message: str, *, trace: str = "", attempts: int = 1) -> None:
+    def __init__(self, message: str, *, trace: str = "") -> None:
         super().__init__(message)
-        self.trace, self.attempts = trace, attempts
+        self.trace = trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,6 @@ class _Job:
     body: bytes
     outcome: "asyncio.Future[Scored]"
     answers: list[Mapping[str, Any]] = field(default_factory=list)
-    deaths: int = 0
 
     def fail(self, error: BaseException) -> None:
         if not self.outcome.done():
@@ -185,13 +182,7 @@ class ScoringPool:
         last = job.answers[-1]
         if "error" in last:
             name = self._uses[len(job.answers) - 1]
-            job.fail(
-                ScoringFailed(
-                    f"reward {name!r}: {last['error']}",
-                    trace=last["traceback"],
-                    attempts=job.deaths + 1,
-                )
-            )
+            job.fail(ScoringFailed(f"reward {name!r}: {last['error']}", trace=last["traceback"]))
             return
         rewards: dict[str, float] = {}
         for name, answer in zip(self._names, job.answers, strict=True):
@@ -213,27 +204,16 @@ class ScoringPool:
         name = self._uses[len(job.answers)]
         logger.warning("reward %r did not return in %g s: killed", name, self._timeout_s)
         job.fail(
-            ScoringFailed(
-                f"reward {name!r} did not return in {self._timeout_s:g} s and was killed",
-                attempts=job.deaths + 1,
-            )
+            ScoringFailed(f"reward {name!r} did not return in {self._timeout_s:g} s and was killed")
         )
         self._put_back(given)
 
     def _blame_death(self, given: deque[_Job], how: str) -> None:
         if given:
-            job = given[0]
+            job = given.popleft()
             name = self._uses[len(job.answers)]
             logger.warning("the process of reward %r %s", name, how)
-            job.deaths += 1
-            if job.deaths >= MAX_DEATHS:
-                given.popleft()
-                job.fail(
-                    ScoringFailed(
-                        f"reward {name!r}: its process {how}, {job.deaths} times",
-                        attempts=job.deaths,
-                    )
-                )
+            job.fail(ScoringFailed(f"reward {name!r}: its process {how}"))
         self._put_back(given)
 
     def _put_back(self, given: deque[_Job]) -> None:

@@ -1,8 +1,9 @@
 """The reward role.
 
 rollouts --> decode --> score in the pool --+--> trajectory | evaluation --> confirmed --> ack
-               |                            |
-               +--> not ours, unreadable ---+--> no score --> dead ------> confirmed --> ack
+               |                            +--> no score --> rollouts --> confirmed --> ack
+               |                            |    the last time  --> dead --> confirmed --> ack
+               +--> not ours, unreadable ---+
 
 SIGTERM: take nothing more, finish what is being scored, leave
 """
@@ -11,14 +12,17 @@ import asyncio
 import logging
 
 from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
+from consumers.reward.vigil import Vigil
 from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage, MessageTooLarge
 from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.returned import returned
 from infra.roles.context import RoleContext
 from infra.roles.handling import handle_each
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig
+from schemas.control import RunState, Wanted
 from schemas.headers import Headers, Purpose
 from schemas.work import Failure, FailureKind, Rollout, Trajectory
 
@@ -61,14 +65,19 @@ async def score_rollouts(context: RoleContext) -> None:
     """The role's body: subscribe, score, publish, acknowledge."""
     pool = ScoringPool(context.config.reward)
     try:
-        if not await context.unless_stopped(pool.start()):
-            return
+        async with context.waits("the reward functions to load"):
+            if not await context.unless_stopped(pool.start()):
+                return
         if not await context.unless_stopped(context.run_id()):
             return
         desk = _Desk(context, pool)
         context.heartbeat(desk.describe)
+        context.on_run_state(desk.hear)
         prefetch = PREFETCH_PER_PROCESS * pool.size
-        await handle_each(context, "rollouts", desk.handle, prefetch=prefetch)
+        async with asyncio.TaskGroup() as tasks:
+            vigil = tasks.create_task(desk.vigil.keep())
+            await handle_each(context, "rollouts", desk.handle, prefetch=prefetch)
+            vigil.cancel()
     finally:
         await pool.close()
 
@@ -77,15 +86,24 @@ class _Desk:
     def __init__(self, context: RoleContext, pool: ScoringPool) -> None:
         self._context, self._broker, self._pool = context, context.broker, pool
         self._held: set[str] = set()
-        self._scored = 0
-        self._failed = 0
+        self._attempts = context.config.rollout.data_attempts
+        self._scored = self._failed = self._retried = 0
+        self.vigil = Vigil(context.waits, deadline_s=context.config.deadlines.stall)
 
     def describe(self) -> dict[str, object]:
         """For the heartbeat."""
         return {
             "rollout_ids": tuple(sorted(self._held)),
-            "counters": {"scored": float(self._scored), "failed": float(self._failed)},
+            "counters": {
+                "scored": float(self._scored),
+                "failed": float(self._failed),
+                "retried": float(self._retried),
+            },
         }
+
+    def hear(self, state: RunState) -> None:
+        """While the run is paused or draining, nothing is missing."""
+        self.vigil.at_rest = state.wanted in (Wanted.PAUSED, Wanted.DRAINING)
 
     async def handle(self, delivery: Delivery) -> None:
         """One rollout, from delivery to acknowledgement."""
@@ -102,9 +120,11 @@ class _Desk:
             await self._give_up(delivery, headers, ScoringFailed(error.reason))
             return
         self._held.add(rollout.rollout_id)
+        self.vigil.num_busy += 1
         try:
             await self._score(delivery, headers, rollout)
         finally:
+            self.vigil.num_busy -= 1
             self._held.discard(rollout.rollout_id)
 
     async def _score(self, delivery: Delivery, headers: Headers, rollout: Rollout) -> None:
@@ -113,15 +133,34 @@ class _Desk:
         try:
             scored = await self._pool.score(body)
             message = _trajectory_message(rollout, scored, headers, self._context.app_id)
-            await self._broker.publish(message)
+            with self.vigil.confirm():
+                await self._broker.publish(message)
         except ScoringFailed as error:
-            await self._give_up(delivery, headers, error)
+            await self._try_again(delivery, headers, error)
             return
         except MessageTooLarge as error:
-            await self._give_up(delivery, headers, ScoringFailed(str(error)))
+            await self._give_up(delivery, _failed_once_more(headers), ScoringFailed(str(error)))
             return
         self._broker.ack(delivery)
         self._scored += 1
+
+    async def _try_again(self, delivery: Delivery, headers: Headers, error: ScoringFailed) -> None:
+        """To the end of the queue, so that others come first; the last time, to `dead`."""
+        headers = _failed_once_more(headers)
+        if headers.data_attempts >= self._attempts:
+            await self._give_up(delivery, headers, error)
+            return
+        logger.warning(
+            "no score for %s, attempt %d of %d: %s",
+            headers.rollout_id,
+            headers.data_attempts,
+            self._attempts,
+            error,
+        )
+        with self.vigil.confirm():
+            await self._broker.publish(returned(delivery, headers, app_id=self._context.app_id))
+        self._broker.ack(delivery)
+        self._retried += 1
 
     async def _give_up(
         self, delivery: Delivery, headers: Headers | None, error: ScoringFailed
@@ -129,17 +168,25 @@ class _Desk:
         name = headers.rollout_id if headers else delivery.envelope.message_id
         logger.warning("no score for %s: %s", name, error)
         ids = headers.model_dump(include=_FAILURE_FIELDS) if headers else {}
+        data_attempts = headers.data_attempts if headers else 0
         failure = Failure(
             stage=ROLE,
             kind=FailureKind.DATA,
             error=str(error),
             traceback=error.trace,
-            attempts=error.attempts,
+            attempts=max(1, data_attempts) + delivery.delivery_count,
+            returns=delivery.delivery_count,
+            data_attempts=data_attempts,
             worker=self._context.worker,
             **ids,
         )
-        await give_up(self._broker, delivery, failure)
+        with self.vigil.confirm():
+            await give_up(self._broker, delivery, failure)
         self._failed += 1
+
+
+def _failed_once_more(headers: Headers) -> Headers:
+    return headers.model_copy(update={"data_attempts": headers.data_attempts + 1})
 
 
 def _trajectory_message(

@@ -133,7 +133,7 @@ def build_floor(
         waits=context.waits,
         limits=limits,
     )
-    intake = _intake(shared, runner)
+    intake = _intake(shared, runner, sync)
     return Floor(
         limits=limits,
         counters=counters,
@@ -191,7 +191,7 @@ def _swap(shared: _Shared, engine: Engine, runner: Runner) -> Swap:
     )
 
 
-def _intake(shared: _Shared, runner: Runner) -> Intake:
+def _intake(shared: _Shared, runner: Runner, sync: WeightSync) -> Intake:
     return Intake(
         broker=shared.context.broker,
         slots=shared.slots,
@@ -199,6 +199,7 @@ def _intake(shared: _Shared, runner: Runner) -> Intake:
         outbox=shared.outbox,
         holds=shared.holds,
         foreign=shared.context.foreign,
+        newest=lambda: sync.newest_number,
         waits=shared.context.waits,
         limits=shared.limits,
     )

@@ -90,6 +90,11 @@ class WeightSync:
             self._news.set()
             self._holds.ring()
 
+    @property
+    def newest_number(self) -> int:
+        """The newest version that was heard of; -1 before the first."""
+        return self._newest_number
+
     def hear_number(self, version: int) -> None:
         """The trainer's newest version; if its broadcast was missed, the store is read."""
         if version > self._newest_number:
@@ -128,7 +133,7 @@ class WeightSync:
             weights = await self._prepared(target)
             if weights is None:
                 await asyncio.sleep(self._limits.retry_s)
-                await self._look_into_store()
+                await self._look_into_store(believe=True)
                 continue
             newest = self._target
             if newest is not None and newest.version > target.version and num_skips < MAX_SKIPS:
@@ -164,15 +169,28 @@ class WeightSync:
         self._news.clear()
         return True
 
-    async def _look_into_store(self) -> None:
+    async def _look_into_store(self, *, believe: bool = False) -> None:
+        """Read the newest manifest.
+
+        Args:
+            believe: It counts even if a newer version was announced, which is not there.
+        """
         self._look = False
         try:
             published = await self._read_newest()
         except (WarrenError, OSError) as error:
             logger.warning("cannot read the weight store: %s", error)
             return
-        if published is not None:
-            self.hear(published)
+        if published is None:
+            return
+        if believe and self._target is not None and published.version < self._target.version:
+            logger.warning(
+                "version %d was announced, the store has %d: going by the store",
+                self._target.version,
+                published.version,
+            )
+            self._target, self._newest_number = None, -1
+        self.hear(published)
 
     async def _prepared(self, published: WeightsPublished) -> PreparedWeights | None:
         """Verified weights, or None: then what is served goes on."""

@@ -16,6 +16,7 @@ from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.delivery.reading import (
     QUEUES,
     Refused,
+    check_reachable,
     closed_early,
     read_own_headers,
     read_work,
@@ -44,6 +45,7 @@ class Intake:
         outbox: For what is refused.
         holds: Reasons to take nothing, and the doorbell.
         foreign: Why a message is not of this run (`RoleContext.foreign`).
+        newest: Version, of all that were heard of.
         waits: Of the role.
         limits: Of this worker.
     """
@@ -57,6 +59,7 @@ class Intake:
         outbox: Outbox,
         holds: Holds,
         foreign: Callable[[Headers], str | None],
+        newest: Callable[[], int],
         waits: Waits,
         limits: Limits,
     ) -> None:
@@ -66,6 +69,7 @@ class Intake:
         self._outbox = outbox
         self._holds = holds
         self._foreign = foreign
+        self._newest = newest
         self._waits = waits
         self._limits = limits
         self._at_rest = asyncio.Event()
@@ -142,6 +146,7 @@ class Intake:
             return
         try:
             headers = read_own_headers(delivery, self._foreign)
+            check_reachable(headers, self._newest())
             if closed_early(headers, self.closed_groups):
                 self._outbox.acknowledge(delivery)
             elif (held := self._slots.get(headers.rollout_id)) is not None:
@@ -152,7 +157,8 @@ class Intake:
             await self._outbox.refuse(delivery, refused.headers, refused, kind=refused.kind)
 
     def _readopt(self, held: Held, delivery: Delivery, headers: Headers) -> None:
-        if held.waiting and supersedes(work := read_work(delivery, headers), held.work):
+        work = read_work(delivery, headers)  # a damaged twin is no delivery of this rollout
+        if held.waiting and supersedes(work, held.work):
             held.work = work
         self._slots.attach(held, delivery, headers)
         self._runner.readopt(held, headers)

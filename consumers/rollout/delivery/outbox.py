@@ -13,13 +13,13 @@ from consumers.rollout.delivery.snapshots import (
     failed_headers,
     outgoing,
     to_try_again,
-    unchanged,
 )
 from consumers.rollout.slots import Held, Outcome, Slots
 from infra.amqp.connection import Broker
 from infra.amqp.dead import give_up
 from infra.amqp.errors import MessageTooLarge, PublishTimeout, Unroutable
 from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.returned import returned
 from schemas.headers import Headers
 from schemas.work import Failure, FailureKind, Snapshot
 
@@ -108,7 +108,7 @@ class Outbox:
         if live:
             # of several deliveries, the newest state of the work is what was kept
             source = next((one for one in live if _carries(one, held)), live[0])
-            await self._publish(unchanged(source, headers, app_id=self._app_id), None)
+            await self._publish(returned(source, headers, app_id=self._app_id), None)
             self._acknowledge(held)
             self._slots.forget_settled(source)  # it keeps its id: when it comes, it is to be run
 

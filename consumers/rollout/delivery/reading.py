@@ -18,6 +18,9 @@ QUEUES: dict[str, type[RolloutTask] | type[Snapshot]] = {
 }
 """In the order in which a free slot asks them, with what they hold."""
 
+MAX_VERSIONS_UNHEARD = 1000
+"""Versions that may have been published since we last heard of one."""
+
 
 class Refused(Exception):
     """This message is given up.
@@ -46,6 +49,24 @@ def read_own_headers(delivery: Delivery, foreign: Callable[[Headers], str | None
     if reason := foreign(headers):
         raise Refused(reason, headers, FailureKind.INFRA)
     return headers
+
+
+def check_reachable(headers: Headers, newest: int) -> None:
+    """Refuse what waits for a version that is not to come: it would hold its slot for ever.
+
+    Args:
+        headers: Of the message.
+        newest: Newest version heard of. The word of later ones may still be on its way.
+
+    Raises:
+        Refused: It asks for one far beyond.
+    """
+    if headers.min_version > newest + MAX_VERSIONS_UNHEARD:
+        raise Refused(
+            f"waits for version {headers.min_version}, the newest is {newest}",
+            headers,
+            FailureKind.DATA,
+        )
 
 
 def read_work(delivery: Delivery, headers: Headers) -> Work:

@@ -5,14 +5,12 @@ Snapshot     -> `cancelled`, not below the versions it has seen
 RolloutTask  -> `prompt` or `eval_prompt`, as it came
 """
 
-from dataclasses import replace
-
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.delivery.poison import Returns
 from consumers.rollout.slots import Held
 from infra.amqp.codec import CHECKSUM, encode
 from infra.amqp.headers import travelling
-from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.message import Outgoing
 from infra.amqp.topology import WORK_KEYS, ExchangeName
 from schemas.headers import HEADER_NAMES, Headers, Purpose
 from schemas.work import Rollout, RolloutTask, Snapshot
@@ -79,21 +77,6 @@ def failed_headers(held: Held) -> Headers:
     """Headers of a rollout that is tried again because it failed by itself."""
     number = held.headers.data_attempts + 1
     return uncounted_headers(held).model_copy(update={"data_attempts": number})
-
-
-def unchanged(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
-    """A message that goes back to the end of its queue without having been run."""
-    envelope = replace(
-        delivery.envelope,
-        app_id=app_id,
-        headers={**travelling(delivery.envelope.headers), **headers.to_amqp()},
-    )
-    return Outgoing(
-        exchange=ExchangeName.WORK,
-        routing_key=WORK_KEYS[delivery.queue],
-        envelope=envelope,
-        body=delivery.body,
-    )
 
 
 def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:

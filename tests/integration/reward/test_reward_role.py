@@ -11,8 +11,10 @@ from infra.amqp.codec import decode, encode
 from infra.amqp.message import Outgoing
 from infra.observe.waits import Waits
 from infra.roles.context import RoleContext
+from infra.roles.errors import DeadlinePassed
 from infra.runs.folder import RunFolder
-from schemas.config import RunConfig
+from schemas.config import RewardFunction, RunConfig
+from schemas.control import RunState, Wanted
 from schemas.headers import Headers, Purpose
 from schemas.work import Failure, FailureKind, Trajectory
 from tests.unit.reward.reward_rollouts import rollout
@@ -41,8 +43,13 @@ def config(tmp_path, run_name):
     )
 
 
-@asynccontextmanager
-async def scoring(broker, config):
+def with_reward(config, *, use=None, **changes):
+    if use is not None:
+        changes["functions"] = (RewardFunction(use=use),)
+    return config.model_copy(update={"reward": config.reward.model_copy(update=changes)})
+
+
+def context_of(broker, config):
     context = RoleContext(
         role="reward",
         worker="reward-1",
@@ -53,6 +60,12 @@ async def scoring(broker, config):
         stop=asyncio.Event(),
     )
     context.set_run_id(RUN)
+    return context
+
+
+@asynccontextmanager
+async def scoring(broker, config):
+    context = context_of(broker, config)
     task = asyncio.create_task(score_rollouts(context))
     try:
         yield context, task
@@ -120,15 +133,16 @@ async def test_a_compressed_rollout_is_scored_too(connect, config):
 
 
 @pytest.mark.parametrize(
-    ("ground_truth", "said", "attempts"),
+    ("ground_truth", "said"),
     [
-        ("raise", "RuntimeError: the reward broke", 1),
-        ("nan", "not a finite number", 1),
-        ("hang", "did not return in 4 s and was killed", 1),
-        ("die", "exited with 7, 2 times", 2),
+        ("raise", "RuntimeError: the reward broke"),
+        ("nan", "not a finite number"),
+        ("hang", "did not return in 2 s and was killed"),
+        ("die", "exited with 7"),
     ],
 )
-async def test_no_score_is_a_failure_never_a_zero(connect, config, ground_truth, said, attempts):
+async def test_no_score_is_a_failure_never_a_zero(connect, config, ground_truth, said):
+    config = with_reward(config, timeout=2.0)
     broker = await connect()
     async with scoring(broker, config):
         await broker.publish(rollout_message(rollout(ground_truth)))
@@ -139,12 +153,86 @@ async def test_no_score_is_a_failure_never_a_zero(connect, config, ground_truth,
     assert said in failure.error
     assert (failure.rollout_id, failure.group, failure.index) == ("3.1", 3, 1)
     assert (failure.stage, failure.kind) == ("reward", FailureKind.DATA)
-    assert (failure.attempt, failure.attempts) == (2, attempts)
+    assert (failure.attempt, failure.attempts) == (2, 3)
+    assert (failure.returns, failure.data_attempts) == (0, 3)
     assert failure.worker == "reward-1"
     assert failure.original.message_id == "Rollout:3.1:2:1"
     assert ("Traceback" in failure.traceback) == (ground_truth in ("raise", "nan"))
     assert envelope.message_id == "Rollout:3.1:2:1.dead"
     assert trajectory.rollout.rollout_id == "4.0"
+
+
+async def test_a_score_that_comes_at_the_second_attempt_counts(connect, config, tmp_path):
+    config = with_reward(config, use="tests.unit.reward.reward_samples:dies_once")
+    broker = await connect()
+    async with scoring(broker, config) as (context, _):
+        await broker.publish(rollout_message(rollout(str(tmp_path / "marker"))))
+        envelope, trajectory = await take(broker, "trajectories", Trajectory)
+        assert context.describe()["counters"] == {"scored": 1.0, "failed": 0.0, "retried": 1.0}
+        assert (await broker.depth("failures"))[0] == 0
+    assert trajectory.reward == 1.0
+    assert envelope.message_id == "Trajectory:3.1:2:1"
+
+
+async def test_a_limit_of_one_scores_once(connect, config):
+    rollouts = config.rollout.model_copy(update={"data_attempts": 1})
+    broker = await connect()
+    async with scoring(broker, config.model_copy(update={"rollout": rollouts})):
+        await broker.publish(rollout_message(rollout("raise")))
+        _, failure = await take(broker, "failures", Failure)
+    assert (failure.attempts, failure.data_attempts) == (1, 1)
+
+
+async def test_reward_that_kills_every_group(connect, config):
+    """Nothing is scored any more: every member of every group ends with its own explanation."""
+    broker = await connect()
+    sent = [f"{group}.{index}" for group in range(6) for index in range(4)]
+    async with scoring(broker, config) as (context, task):
+        for name in sent:
+            group, index = map(int, name.split("."))
+            await broker.publish(
+                rollout_message(rollout("raise", rollout_id=name, group=group, index=index))
+            )
+        failures = [(await take(broker, "failures", Failure))[1] for _ in sent]
+        assert not task.done(), "the role goes on"
+        assert context.describe()["counters"]["failed"] == len(sent)
+        assert (await broker.depth("rollouts"))[0] == 0
+        assert (await broker.depth("trajectories"))[0] == 0
+        assert (await broker.depth("dead_letters"))[0] == len(sent), "for people to look at"
+    assert sorted(f"{one.group}.{one.index}" for one in failures) == sorted(sent)
+    for one in failures:
+        assert "reward_samples:command': RuntimeError: the reward broke" in one.error
+        assert "in command" in one.traceback
+        assert (one.data_attempts, one.kind, one.original.type) == (3, FailureKind.DATA, "Rollout")
+
+
+async def test_what_the_role_waits_for_has_a_name_and_a_deadline(connect, config):
+    deadlines = config.deadlines.model_copy(update={"stall": 1.0})
+    broker = await connect()
+    context = context_of(broker, config.model_copy(update={"deadlines": deadlines}))
+    context.waits = Waits(warn_after_s=0.2, on_deadline="stop")
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(30):
+            await score_rollouts(context)
+    (passed,) = ended.value.exceptions
+    assert isinstance(passed, DeadlinePassed)
+    assert "rollouts: the queue is empty" in str(passed)
+
+
+async def test_a_paused_run_is_no_stall(connect, config):
+    deadlines = config.deadlines.model_copy(update={"stall": 0.2})
+    broker = await connect()
+    context = context_of(broker, config.model_copy(update={"deadlines": deadlines}))
+    context.waits = Waits(warn_after_s=0.1, on_deadline="stop")
+    context.hear_run_state(RunState(run_id=RUN, number=1, wanted=Wanted.PAUSED))
+    task = asyncio.create_task(score_rollouts(context))
+    await broker.publish(rollout_message(rollout(1.0)))
+    await take(broker, "trajectories", Trajectory)
+    await asyncio.sleep(1.5)
+    assert context.waits.current() == ("", 0.0)
+    context.stop.set()
+    async with asyncio.timeout(20):
+        await task
 
 
 async def test_foreign_and_contradicting_messages_are_dead_letters(connect, config):

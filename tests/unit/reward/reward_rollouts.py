@@ -6,12 +6,20 @@ from schemas.tokens import Tokens
 from schemas.work import Progress, RewardData, Rollout, RolloutStatus, Turn, TurnKind
 
 
-def rollout(ground_truth=None, *, rollout_id="3.1", purpose=Purpose.TRAIN, text="so 42"):
+def rollout(
+    ground_truth=None,
+    *,
+    rollout_id="3.1",
+    group=3,
+    index=1,
+    purpose=Purpose.TRAIN,
+    text="so 42",
+):
     """A prompt of two tokens, an assistant turn, a tool result and a last turn."""
     return Rollout(
         rollout_id=rollout_id,
-        group=3,
-        index=1,
+        group=group,
+        index=index,
         purpose=purpose,
         row=5,
         status=RolloutStatus.COMPLETED,

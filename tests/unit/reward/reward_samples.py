@@ -29,8 +29,8 @@ def whole(rollout):
 
 
 async def waits(rollout):
-    """Awaited."""
-    await asyncio.sleep(0)
+    """Awaited, for 20 ms."""
+    await asyncio.sleep(0.02)
     return 0.25
 
 

@@ -60,7 +60,7 @@ async def test_functions_are_weighted_and_reported_each(pools):
         "by_keywords/ok": 1.0,
         "waits": 0.25,
     }
-    assert scored.seconds >= 0
+    assert scored.seconds > 0.015, "what the one that sleeps took is in it"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,6 @@ async def test_no_score_is_a_failure_and_the_process_goes_on(pools, ground_truth
     )
     assert isinstance(bad, ScoringFailed)
     assert said in str(bad)
-    assert bad.attempts == 1
     assert "Traceback" in bad.trace
     assert good.reward == 1.0
 
@@ -100,19 +99,14 @@ async def test_what_never_returns_is_killed(pools, ground_truth):
 @pytest.mark.parametrize(
     ("ground_truth", "said"), [("die", "exited with 7"), ("segfault", "ended by SIGSEGV")]
 )
-async def test_what_takes_its_process_down_is_tried_twice(pools, ground_truth, said):
+async def test_what_takes_its_process_down_fails_alone(pools, ground_truth, said):
     pool = await pools(f"{SAMPLES}:command")
     results = await asyncio.gather(
         *(pool.score(body(truth)) for truth in (1, ground_truth, 2)), return_exceptions=True
     )
     assert said in str(results[1])
-    assert results[1].attempts == 2
+    assert isinstance(results[1], ScoringFailed)
     assert [results[0].reward, results[2].reward] == [1.0, 2.0]
-
-
-async def test_a_death_that_does_not_repeat_costs_nothing(pools, tmp_path):
-    pool = await pools(f"{SAMPLES}:dies_once")
-    assert (await pool.score(body(str(tmp_path / "marker")))).reward == 1.0
 
 
 async def test_a_hang_blames_the_function_that_hangs(pools):
@@ -216,10 +210,11 @@ async def test_a_process_that_cannot_be_replaced_ends_the_pool_instead_of_all_sc
 
     monkeypatch.setattr("consumers.reward.process.subprocess.Popen", refused)
     async with asyncio.timeout(20):
-        with pytest.raises(CannotStart, match="Resource temporarily unavailable"):
+        with pytest.raises(ScoringFailed, match="exited with 7"):
             await pool.score(body("die"))
-        with pytest.raises(CannotStart):
-            await pool.score(body(4))
+        for number in range(2):
+            with pytest.raises(CannotStart, match="Resource temporarily unavailable"):
+                await pool.score(body(number))
 
 
 async def test_an_error_of_any_length_and_letters_is_told(pools):
@@ -227,7 +222,6 @@ async def test_an_error_of_any_length_and_letters_is_told(pools):
     with pytest.raises(ScoringFailed, match=r"RuntimeError: lone \?!!!") as caught:
         await pool.score(body("shout"))
     assert len(str(caught.value)) < 25_000
-    assert caught.value.attempts == 1
 
 
 async def test_whatever_ends_a_slot_is_heard_by_all_who_wait(pools, monkeypatch):

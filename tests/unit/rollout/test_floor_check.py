@@ -30,7 +30,7 @@ def test_check_names_what_it_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rollout",
     [
-        {"engine": "simulated"},
+        {"engine": "sglang"},
         {"agent": "no_such_agent"},
         {"parser": "no_such_parser"},
         {"tools": ["no_such_tool"]},
