@@ -239,6 +239,39 @@ async def test_no_commit_succeeds_after_a_failed_fsync(
     journal.close()
 
 
+def test_what_the_predecessor_left_to_the_kernel_is_made_durable_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its killer did not wait for an fsync; what its successor does depends on those records."""
+    killed = Journal(tmp_path, opened(1))
+    killed.append(issued(0))
+    end = JournalReader(tmp_path).end()
+    assert end is not None
+    seen: list[tuple[str, list[str]]] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        seen.append((path.name, sorted(p.name for p in tmp_path.iterdir())))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Journal(tmp_path, opened(2, end)).close()
+    assert seen[0] == (segment_name(1, 1), [segment_name(1, 1)])
+
+
+def test_history_that_shrank_is_refused(tmp_path: Path) -> None:
+    """A successor built on records that the disk then lost: not a torn tail, but a hole."""
+    write(tmp_path, 1, range(3))
+    write(tmp_path, 2, range(10, 12))
+    segment = tmp_path / segment_name(1, 1)
+    whole = [e.position.offset for e in JournalReader(tmp_path).records()][3]
+    size = segment.stat().st_size
+    os.truncate(segment, whole)
+    with pytest.raises(JournalCorrupt, match=f"byte {whole}: {size} bytes were there before"):
+        numbers(tmp_path)
+
+
 def test_an_incarnation_writes_once(tmp_path: Path) -> None:
     write(tmp_path, 1, range(1))
     with pytest.raises(JournalUnwritable, match="File exists"):
