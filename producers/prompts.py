@@ -24,7 +24,7 @@ from infra.roles.lifecycle import serve
 from producers.books import Books, open_datasets
 from producers.datasets import Dataset
 from producers.rows import DatasetError, Row
-from producers.tasks import build_task, message_id, rollout_id, task_headers
+from producers.tasks import build_task, message_id, out_of_range, rollout_id, task_headers
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
 from schemas.work import Credit, Failure, FailureKind, RolloutTask
@@ -125,13 +125,32 @@ class _Desk:
             if reason is not None:
                 raise BadMessage(reason)
             credit = decode(delivery, delivery.body, Credit)
+            self._check(credit, headers)
         except BadMessage as error:
             await self._refuse(delivery, error.reason)
             return
-        self._books.check_credit(credit)
         await self._publish_all(delivery, credit, headers)
         self._broker.ack(delivery)
         self._credits += 1
+
+    def _check(self, credit: Credit, headers: Headers) -> None:
+        """What it asks for must be ours to give.
+
+        Raises:
+            BadMessage: It contradicts its headers, or all that came before it.
+            ConfigError: The trainer's data is not ours.
+        """
+        said = (headers.group, headers.purpose, headers.attempt, headers.min_version)
+        if said != (credit.group, credit.purpose, credit.attempt, credit.min_version):
+            raise BadMessage(f"headers name group {headers.group}, the body another credit")
+        if (reason := out_of_range(credit)) is not None:
+            raise BadMessage(reason)
+        try:
+            self._books.check_credit(credit)
+        except ConfigError as error:
+            if self._credits:  # the trainer's were like ours all the time: this one is damaged
+                raise BadMessage(str(error)) from error
+            raise
 
     async def _publish_all(self, delivery: Delivery, credit: Credit, headers: Headers) -> None:
         """Every member's task or failure, confirmed."""

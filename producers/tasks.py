@@ -22,6 +22,15 @@ def message_id(task_id: str, attempt: int) -> str:
     return f"RolloutTask:{task_id}:{attempt}:0"
 
 
+def out_of_range(credit: Credit) -> str | None:
+    """Why its members cannot be those of a group, or None."""
+    if len(set(credit.indexes)) != len(credit.indexes):
+        return "names a member twice"
+    if credit.purpose is Purpose.TRAIN and max(credit.indexes, default=0) >= credit.group_size:
+        return f"names member {max(credit.indexes)} of a group of {credit.group_size}"
+    return None
+
+
 def prompt_hash(messages: Sequence[ChatMessage]) -> str:
     """sha256 (hex) of the messages as JSON with sorted keys and no spaces."""
     plain = [message.model_dump(mode="json") for message in messages]

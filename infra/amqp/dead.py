@@ -50,13 +50,18 @@ async def give_up(broker: Publishes, delivery: Delivery, failure: Failure) -> No
     ours, body = encode(
         failure,
         app_id=broker.app_id,
-        correlation_id=envelope.correlation_id,
+        correlation_id=_short(envelope.correlation_id),
         headers=travelling(envelope.headers),
         message_id=_dead_id(envelope.message_id),
     )
     outgoing = Outgoing(exchange=ExchangeName.DEAD, routing_key="", envelope=ours, body=body)
     await broker.publish(outgoing)
     broker.ack(delivery)
+
+
+def _short(text: str) -> str:
+    """What AMQP can carry of an id: a stranger's bytes grow where they were no text."""
+    return text.encode()[:_MAX_ID_BYTES].decode("utf-8", "ignore")
 
 
 def _dead_id(message_id: str) -> str | None:

@@ -13,6 +13,9 @@ from schemas.work import Trajectory
 MAX_LOGPROB = 1e-3
 """Engines round: a logprob a little above 0 is noise, more is another quantity."""
 
+MAX_REWARD = 1e9
+"""Advantages are float32, and squares of them are summed: a larger reward is a broken one."""
+
 
 def why_unusable(
     trajectory: Trajectory,
@@ -34,6 +37,8 @@ def why_unusable(
     expected_id = rollout_id_of(Purpose.TRAIN, rollout.group, rollout.index)
     if rollout.rollout_id != expected_id:
         return f"rollout_id is {rollout.rollout_id!r}, group and index say {expected_id!r}"
+    if abs(trajectory.reward) > MAX_REWARD:
+        return f"the reward is {trajectory.reward:.4g}, beyond {MAX_REWARD:g}"
     if tokens.num_sampled == 0:
         return "the policy sampled no token"
     if rollout.progress.num_prompt_tokens == 0:

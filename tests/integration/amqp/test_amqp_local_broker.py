@@ -32,10 +32,11 @@ def processes_using(folder: Path) -> list[str]:
         try:
             environment = (entry / "environ").read_bytes()
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if str(folder).encode() in environment and state != "Z":
-            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            found.append(command)
     return found
 
 

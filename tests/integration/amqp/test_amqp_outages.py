@@ -5,6 +5,7 @@ import contextlib
 from collections import Counter
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from infra.amqp.admin import Management
 from infra.amqp.connection import Broker
@@ -297,6 +298,11 @@ async def test_starting_before_the_broker_waits_for_it(
         await broker.publish(outgoing("prompt"))
 
 
+async def no_stream(*_: object) -> None:
+    """How a broker answers that has lost a stream."""
+    raise ChannelClosedByBroker(404, "NOT_FOUND - no process for the stream")
+
+
 @pytest.mark.timeout(240)
 async def test_a_stream_that_never_comes_back_stops_nobody(
     connect: Connect, killable_node: LocalBroker, monkeypatch: pytest.MonkeyPatch
@@ -306,8 +312,11 @@ async def test_a_stream_that_never_comes_back_stops_nobody(
     broker = await connect(url=killable_node.url)
     await broker.publish(outgoing("prompt", b"kept"))
     killable_node.kill()
+    if broker.version >= (4, 2, 0):  # there the register holds the queues' metadata, too
+        monkeypatch.setattr("infra.amqp.declare.Topology._record", no_stream)
     for register in killable_node.folder.glob("mnesia/*/coordination/*/names.dets"):
-        register.unlink()
+        if broker.version < (4, 2, 0):
+            register.unlink()
     await until(lambda: not broker.connected)
     await asyncio.to_thread(killable_node.restart, 120.0)
     await broker.publish(outgoing("prompt", b"new"))
