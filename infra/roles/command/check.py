@@ -51,14 +51,14 @@ def check(config: RunConfig, roles: Mapping[str, str]) -> int:
         sys.stdout.flush()
     failed = [outcome.name for outcome in outcomes if outcome.fault]
     skipped = sum(bool(outcome.missing) for outcome in outcomes)
-    more = f"; {skipped} skipped for it" if skipped else ""
+    more = f"; {skipped} skipped" if skipped else ""
     sys.stdout.write(f"FAILED: {', '.join(failed)}{more}\n" if failed else "ready to run\n")
     return ExitCode.USAGE if failed else ExitCode.DONE
 
 
 def quick_probes(config: RunConfig, roles: Mapping[str, str]) -> list[Probe]:
     """What can be tried within seconds, without a broker and without a model in memory."""
-    needs = {"rollout": ("model",), "trainer": ("model",)}
+    needs = {"rollout": ("model",), "trainer": ("model", "weight store")}
     return [
         Probe(name="model", run=lambda: [check_model(config)]),
         Probe(name="weight store", run=lambda: [check_store(config)]),
@@ -86,7 +86,7 @@ def all_probes(config: RunConfig, roles: Mapping[str, str]) -> list[Probe]:
         Probe(name="broker", run=lambda: [check_broker(config)]),
         *quick_probes(config, roles),
         Probe(name="first prompt", run=prompt, needs=("producer", "rollout")),
-        Probe(name="gold answer", run=gold, needs=("first prompt", "reward")),
+        Probe(name="gold answer", run=gold, needs=("producer", "rollout", "reward")),
     ]
 
 

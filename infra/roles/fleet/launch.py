@@ -40,6 +40,7 @@ def up(
     entry: Path,
     resume: bool = False,
     purge: bool = False,
+    skip_step: int | None = None,
 ) -> int:
     """Run everything on this machine.
 
@@ -49,6 +50,7 @@ def up(
         entry: The front door, which starts single roles.
         resume: Go on with what the run folder holds.
         purge: Begin afresh where an earlier run of this name lies.
+        skip_step: A step that the trainer is to give up.
 
     Returns:
         The exit code: 0; 130 when interrupted, or when the trainer was told to leave; else that
@@ -60,20 +62,27 @@ def up(
     """
     set_up_logging("up")
     with Interrupts() as interrupts:
-        preflight(config, roles)
         await_configured(config)
+        preflight(config, roles)
         adopt_orphans()
         with claimed(config):
-            return _run(config, entry, interrupts, resume=resume, purge=purge)
+            flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
+            flags += [] if skip_step is None else ["--skip-step", str(skip_step)]
+            return _run(config, entry, interrupts, flags, resume=resume, purge=purge)
 
 
 def _run(
-    config: RunConfig, entry: Path, interrupts: Interrupts, *, resume: bool, purge: bool
+    config: RunConfig,
+    entry: Path,
+    interrupts: Interrupts,
+    flags: list[str],
+    *,
+    resume: bool,
+    purge: bool,
 ) -> ExitCode:
     try:
         folder = prepare_folder(config, resume=resume, purge=purge)
         with broker_for(config, folder) as broker:
-            flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
             code = _run_roles(config, folder, broker, entry, flags, interrupts)
             _conclude(folder, code)
     except KeyboardInterrupt:
