@@ -18,10 +18,13 @@ ROLES = {
 }
 """Role -> the module that offers `run(config)` and `check(config)`; imported when it is started."""
 
+TOOLS = {"ledger": "consumers.trainer.telling.command"}
+"""Command that looks into a run folder -> the module that offers `run(config, options)`."""
+
 
 def cli() -> int:
     """Run the command line; the exit code."""
-    return main(sys.argv[1:], roles=ROLES, entry=Path(__file__).resolve())
+    return main(sys.argv[1:], roles=ROLES, tools=TOOLS, entry=Path(__file__).resolve())
 
 
 def leave(code: int) -> None:

@@ -5,6 +5,7 @@ import logging
 import secrets
 import shutil
 
+from consumers.trainer.stepping import StepMemory
 from infra.amqp.topology import WORK_QUEUES
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
@@ -65,4 +66,5 @@ async def _purge(ctx: RoleContext) -> None:
     await asyncio.to_thread(WeightStore(folder.weights(ctx.config)).clear)
     for path in (folder.metrics, folder.summary):
         path.unlink(missing_ok=True)
+    StepMemory(folder.root).forget()
     logger.info("purged what an earlier run left: %d messages", dropped)

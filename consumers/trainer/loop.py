@@ -32,11 +32,11 @@ from consumers.trainer.publish import Publisher
 from consumers.trainer.report import step_line
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
-from consumers.trainer.stepping import members_of, take_step
+from consumers.trainer.stepping import StepMemory, members_of
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.metrics import MetricsFile
-from schemas.journal import Batch, Closed, Stepped
+from schemas.journal import Batch, Closed, Skipped, Stepped
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ class Loop:
         self._saver = saver
         self._metrics = metrics
         self._tally = tally
+        self._memory = StepMemory(ctx.folder.root)
         self._counts = dict(chronicle.ledger.ends.counts)
+        self._members = chronicle.ledger.totals.counts()
         self._reward: float | None = None
         self._line: dict[str, Any] | None = None
         self._line_at = time.monotonic()
@@ -95,6 +97,13 @@ class Loop:
             await self._evaluate_last()
         return done
 
+    def skip(self, batch: Batch) -> None:
+        """Give up a decided step that cannot be taken: its groups are dead after all."""
+        reason = self._memory.reason(batch.step)
+        self._chronicle.note(Skipped(step=batch.step, groups=batch.groups, reason=reason))
+        self._memory.forget()
+        logger.warning("step %d is skipped: groups %s are dead", batch.step, list(batch.groups))
+
     def finish_unfinished(self, result: StepResult) -> None:
         """Journal a step that recovery took because its predecessor could not."""
         self._note_stepped(result)
@@ -108,7 +117,12 @@ class Loop:
             "step": self._chronicle.ledger.step,
             "version": self._chronicle.ledger.version,
             **self._tally.to_json(),
+            **{f"total/{name}": count for name, count in self._totals().items()},
         }
+
+    def _totals(self) -> dict[str, int]:
+        counts = self._chronicle.ledger.totals.counts()
+        return {**counts, "late": counts["late"] + self._chronicle.evaluations.num_late}
 
     async def _evaluate_last(self) -> None:
         await self._evaluator.closed()
@@ -141,24 +155,23 @@ class Loop:
         step, version = ledger.step + 1, ledger.version
         groups = await asyncio.to_thread(chronicle.shelf.groups, batch)
         numbers = tuple(group.number for group in batch)
-        chronicle.note(
-            Batch(
-                step=step,
-                version=version,
-                groups=numbers,
-                members=members_of(groups),
-                closed=tuple(Closed(group=n, end=End.TRAINED.value) for n in numbers),
-                releases=len(numbers),
-            )
+        decided = Batch(
+            step=step,
+            version=version,
+            groups=numbers,
+            members=members_of(groups),
+            closed=tuple(Closed(group=n, end=End.TRAINED.value) for n in numbers),
+            releases=len(numbers),
         )
+        chronicle.note(decided)
         chronicle.fruitless.reset()
-        self._credits.hold(len(numbers))
+        self._credits.hold(decided.releases)
         ledger.books().check(f"at step {step}")
         await chronicle.commit()
         reach(FailPoint.BATCH_DECIDED)
         waited = started - self._line_at
         result = await asyncio.to_thread(
-            take_step, self._learner, groups, step=step, version=version
+            self._memory.take, self._learner, groups, step=step, version=version
         )
         reach(FailPoint.STEP_TAKEN)
         self._note_stepped(result)
@@ -186,11 +199,14 @@ class Loop:
         counts = self._chronicle.ledger.ends.counts
         closed = {f"groups/{end.value}": counts[end] - self._counts[end] for end in End}
         self._counts = dict(counts)
+        before, self._members = self._members, self._chronicle.ledger.totals.counts()
+        members = {f"members/{k}": count - before[k] for k, count in self._members.items()}
         return {
             "step": step,
             "version": version,
             **closed,
             "groups/open": len(self._chronicle.ledger.groups),
+            **members,
             **self._tally.since_last(),
             **batch_stats(groups, version),
             **result.metrics,

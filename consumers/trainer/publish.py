@@ -71,7 +71,8 @@ class Publisher:
             headers={"run_id": self._run_id},
             message_id=f"WeightsPublished:{published.version}:{published.incarnation}",
         )
-        async with self._ctx.waits(f"the broker to confirm the broadcast of v{published.version}"):
+        what = f"the broker to confirm the broadcast of v{published.version}"
+        async with self._ctx.waits(what, deadline_s=self._ctx.config.deadlines.stall):
             await self._ctx.broker.publish(
                 Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)
             )

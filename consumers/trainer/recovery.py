@@ -1,30 +1,37 @@
 """Going on where a trainer left off: newest good checkpoint, then the journal behind it.
 
-checkpoint --> records, in order --> Batch: train on the same members again
-                                 --> Stepped: compare the weights' hash
+checkpoint --> records, in order --> Batch: gather the same members
+                                 --> Stepped: train on them again, compare the weights' hash
+                                 --> Skipped: do not
                                  --> everything else: into the ledger
+           --> a batch is left: train on it, or skip it if told so
+
+All of it in a thread: the event loop goes on with heartbeats.
 """
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from consumers.trainer.arriving.screening import trajectory_of
 from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.arriving.tally import Tally
+from consumers.trainer.batch.groups import Group
 from consumers.trainer.batch.stats import batch_stats
 from consumers.trainer.books.balance import Rules
 from consumers.trainer.books.evaluation import Evaluations
 from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn.learner import Learner, StepResult
 from consumers.trainer.saving import restore
-from consumers.trainer.stepping import members_of, take_step
+from consumers.trainer.stepping import StepMemory, members_of
 from infra.roles.context import RoleContext
+from infra.roles.errors import ConfigError
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader, Position
 from schemas.headers import Purpose
-from schemas.journal import Arrived, Batch, GroupsClosed, Opened, Stepped
+from schemas.journal import Arrived, Batch, GroupsClosed, Opened, Skipped, Stepped
 
 logger = logging.getLogger(__name__)
 
@@ -40,21 +47,77 @@ class Recovered:
     end: Position
     unfinished: StepResult | None = None
     """Of the last batch, when its step was decided but not journaled as done; it is done now."""
+    skipped: Batch | None = None
+    """The last batch, when its step is given up."""
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Metrics of the steps that were taken again."""
 
 
+class StoppedWhileResuming(Exception):
+    """The role was told to stop; nothing was written."""
+
+
 async def recover(
-    ctx: RoleContext, learner: Learner, reader: JournalReader, shelf: Shelf
+    ctx: RoleContext,
+    learner: Learner,
+    reader: JournalReader,
+    shelf: Shelf,
+    *,
+    skip_step: int | None = None,
 ) -> Recovered:
     """Rebuild ledger and weights from checkpoint and journal.
 
+    Args:
+        skip_step: Do not take this step, which was decided and not done.
+
     Raises:
         JournalCorrupt: The journal is damaged, or does not reach back to the checkpoint.
-        StepFailed: A step that is taken again fails twice.
+        StepFailed: A step that is taken again fails.
+        StepFailedTwice: And failed before.
+        ConfigError: `skip_step` is not the step that waits to be taken.
+        StoppedWhileResuming: `ctx.stop` was set meanwhile.
     """
+    progress = _Progress()
+    async with ctx.waits(progress.describe, deadline_s=ctx.config.deadlines.stall):
+        recovered = await asyncio.to_thread(
+            _recover, ctx, learner, reader, shelf, skip_step, progress
+        )
+    reach(FailPoint.RECOVERED)
+    ledger = recovered.ledger
+    logger.info(
+        "resumed run %s at step %d, v%d: %d groups open, %d steps taken again in %.1f s",
+        recovered.run_id,
+        ledger.step,
+        ledger.version,
+        len(ledger.groups),
+        len(recovered.lines),
+        time.monotonic() - progress.began_at,
+    )
+    return recovered
+
+
+class _Progress:
+    """Where the thread is, for the waiting line."""
+
+    def __init__(self) -> None:
+        self.began_at = time.monotonic()
+        self.what = "the newest checkpoint to be loaded"
+
+    def describe(self) -> str:
+        return self.what
+
+
+def _recover(
+    ctx: RoleContext,
+    learner: Learner,
+    reader: JournalReader,
+    shelf: Shelf,
+    skip_step: int | None,
+    progress: _Progress,
+) -> Recovered:
     rules = Rules.of(ctx.config)
-    saved = await asyncio.to_thread(restore, ctx.folder.checkpoints, learner, rules)
+    saved = restore(ctx.folder.checkpoints, learner, rules)
+    progress.what = "the journal to be read"
     end = reader.end()
     if end is None:
         raise JournalCorrupt(f"{ctx.folder.journal} holds no readable record")
@@ -70,69 +133,114 @@ async def recover(
         tally=saved.tally if saved else Tally(),
         end=end,
     )
-    replay = _Replay(ctx, learner, shelf, recovered)
+    _say_torn(ctx, end)
+    replay = _Replay(ctx, learner, shelf, recovered, progress)
     for entry in reader.records(saved.position if saved else None):
-        await replay.take(entry)
+        replay.take(entry)
+        if ctx.stop.is_set():
+            raise StoppedWhileResuming
+    replay.finish(skip_step)
     if not recovered.run_id:
         raise JournalCorrupt(f"{ctx.folder.journal} does not say which run it is of")
-    reach(FailPoint.RECOVERED)
-    ledger = recovered.ledger
-    logger.info(
-        "resumed run %s at step %d, v%d: %d groups open, %d steps taken again",
-        recovered.run_id,
-        ledger.step,
-        ledger.version,
-        len(ledger.groups),
-        len(recovered.lines),
-    )
     return recovered
+
+
+def _say_torn(ctx: RoleContext, end: Position) -> None:
+    torn = (ctx.folder.journal / end.segment).stat().st_size - end.offset
+    if torn:
+        logger.info("cut %d bytes behind the last whole record of %s", torn, end.segment)
 
 
 class _Replay:
     def __init__(
-        self, ctx: RoleContext, learner: Learner, shelf: Shelf, recovered: Recovered
+        self,
+        ctx: RoleContext,
+        learner: Learner,
+        shelf: Shelf,
+        recovered: Recovered,
+        progress: _Progress,
     ) -> None:
-        self._ctx = ctx
         self._learner = learner
         self._shelf = shelf
         self._to = recovered
+        self._progress = progress
+        self._memory = StepMemory(ctx.folder.root)
+        self._batch: tuple[Batch, list[Group]] | None = None
 
-    async def take(self, entry: Entry) -> None:
-        """Apply one record; a batch is trained on first."""
+    def take(self, entry: Entry) -> None:
+        """Apply one record; a step is taken again where its predecessor had taken it."""
         record, known = entry.record, self._to
-        if isinstance(record, Opened):
-            if known.run_id and record.run_id != known.run_id:
-                raise JournalCorrupt(f"the journal is of runs {known.run_id} and {record.run_id}")
-            known.run_id = record.run_id
-        if isinstance(record, Batch):
-            await self._train(record)
-        if isinstance(record, Stepped):
-            self._compare(record)
-        if isinstance(record, GroupsClosed):
-            for closed in record.closed:
-                if closed.group in known.ledger.groups:
-                    self._shelf.forget(known.ledger.groups[closed.group])
+        match record:
+            case Opened():
+                if known.run_id and record.run_id != known.run_id:
+                    raise JournalCorrupt(
+                        f"the journal is of runs {known.run_id} and {record.run_id}"
+                    )
+                known.run_id = record.run_id
+            case Batch():
+                self._gather(record)
+            case Stepped():
+                self._train()
+                self._compare(record)
+            case Skipped():
+                self._skip(record.step)
+            case GroupsClosed():
+                for closed in record.closed:
+                    if closed.group in known.ledger.groups:
+                        self._shelf.forget(known.ledger.groups[closed.group])
+            case _:
+                pass
         known.ledger.apply(record, entry.position)
         known.evaluations.apply(record)
         if isinstance(record, Arrived) and record.reward is not None:
             self._shelve(record, entry)
 
-    async def _train(self, record: Batch) -> None:
+    def finish(self, skip_step: int | None) -> None:
+        """The journal is at its end: a batch may be left whose step was not done.
+
+        Raises:
+            ConfigError: It is not the one to be skipped.
+        """
+        waiting = None if self._batch is None else self._batch[0]
+        if skip_step is None:
+            self._train()
+        elif waiting is not None and waiting.step == skip_step:
+            self._skip(skip_step)
+            self._to.skipped = waiting
+        elif waiting is None and skip_step <= self._to.ledger.step:
+            logger.warning("step %d was taken or given up before: nothing to skip", skip_step)
+        else:
+            which = "none waits" if waiting is None else f"step {waiting.step} waits"
+            raise ConfigError(
+                f"--skip-step {skip_step}: only a step that was decided and not taken can be "
+                f"skipped, and {which}",
+                hint="leave --skip-step out",
+            )
+
+    def _gather(self, record: Batch) -> None:
         ledger = self._to.ledger
         chosen = [ledger.groups[number] for number in record.groups if number in ledger.groups]
-        groups = await asyncio.to_thread(self._shelf.groups, chosen)
+        groups = self._shelf.groups(chosen)
         if members_of(groups) != record.members:
             raise JournalCorrupt(
                 f"step {record.step} was trained on {len(record.members)} rollouts, the journal "
                 f"before it holds {len(members_of(groups))} of them"
             )
-        async with self._ctx.waits(f"step {record.step} to be taken again"):
-            result = await asyncio.to_thread(
-                take_step, self._learner, groups, step=record.step, version=record.version
-            )
-        reach(FailPoint.STEP_REPEATED)
         for group in chosen:
             self._shelf.forget(group)
+        self._batch = record, groups
+
+    def _skip(self, step: int) -> None:
+        self._batch, self._learner.step_done = None, step
+
+    def _train(self) -> None:
+        if self._batch is None:
+            return
+        (record, groups), self._batch = self._batch, None
+        self._progress.what = f"step {record.step} to be taken again"
+        result = self._memory.take(self._learner, groups, step=record.step, version=record.version)
+        self._progress.what = f"the journal behind step {record.step} to be read"
+        reach(FailPoint.STEP_REPEATED)
         self._to.unfinished = result
         self._to.lines[record.step] = {
             "step": record.step,

@@ -13,7 +13,6 @@ from consumers.trainer.begin import new_run_id
 from consumers.trainer.books.balance import Rules
 from consumers.trainer.books.evaluation import Evaluations
 from consumers.trainer.books.ledger import Ledger
-from consumers.trainer.books.reissue import Reissuer
 from consumers.trainer.collect import Collector
 from consumers.trainer.evaluating import Evaluator
 from consumers.trainer.learn.learner import Learner
@@ -26,6 +25,7 @@ from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.fence import Fence
 from consumers.trainer.steering.fleet import Fleet
+from consumers.trainer.steering.reissue import Reissuer
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
@@ -81,16 +81,22 @@ class Session:
         )
 
     @classmethod
-    async def open(cls, ctx: RoleContext, learner: Learner, *, goes_on: bool) -> Self:
+    async def open(
+        cls, ctx: RoleContext, learner: Learner, *, goes_on: bool, skip_step: int | None = None
+    ) -> Self:
         """Claim an incarnation, bring the learner up to the journal, begin a segment of our own.
 
         Raises:
             JournalCorrupt: The history cannot be read.
+            StoppedWhileResuming: Told to stop meanwhile.
+            ConfigError: `skip_step` is not the step that waits to be taken.
         """
         fence = Fence(Incarnations(ctx.folder.incarnations))
         reader = JournalReader(ctx.folder.journal)
         shelf = Shelf(reader)
-        recovered = await recover(ctx, learner, reader, shelf) if goes_on else None
+        recovered = None
+        if goes_on:
+            recovered = await recover(ctx, learner, reader, shelf, skip_step=skip_step)
         run_id = recovered.run_id if recovered else new_run_id()
         ctx.set_run_id(run_id)
         opened = Opened(
@@ -146,13 +152,14 @@ class Session:
         """Finish what the predecessor had begun."""
         if recovered.unfinished is not None:
             self._loop.finish_unfinished(recovered.unfinished)
+        if recovered.skipped is not None:
+            self._loop.skip(recovered.skipped)
         self._chronicle.close_due()
         await self._chronicle.commit()
         written = {line["step"] for line in read_metrics(self._ctx.folder.metrics, "step")}
         for step in sorted(recovered.lines.keys() - written):
             self._metrics.append("step", recovered.lines[step])
-        async with self._ctx.waits("the broker to confirm credits of the trainer before"):
-            count = await self._credits.publish_unconfirmed()
+        count = await self._credits.publish_unconfirmed()
         if count:
             logger.info("published %d unconfirmed credits again", count)
 

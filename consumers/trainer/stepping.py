@@ -1,33 +1,106 @@
-"""One optimizer step: groups to advantages to micro-batches to new weights. Blocking."""
+"""One optimizer step: groups to advantages to micro-batches to new weights. Blocking.
 
+A step that fails is remembered in the run folder: the first failure ends the trainer in a way
+that a restart may cure; if the next trainer fails at the same step, a third would too.
+"""
+
+import contextlib
+import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from consumers.trainer.batch.advantages import advantages_of
 from consumers.trainer.batch.groups import Group
-from consumers.trainer.batch.packing import pack
+from consumers.trainer.batch.packing import MicroBatch, pack
+from consumers.trainer.learn.durable_folders import replace_text
 from consumers.trainer.learn.learner import Learner, StepFailed, StepResult
+from infra.roles.errors import StepFailedTwice
 
 logger = logging.getLogger(__name__)
 
 
 def take_step(learner: Learner, groups: Sequence[Group], *, step: int, version: int) -> StepResult:
-    """Train on a batch; once more if it fails.
+    """Train on a batch.
 
     Raises:
-        StepFailed: It failed twice.
+        StepFailed: It cannot be done, or the recipe's own objective or advantages raised.
     """
     config = learner.config
     members = [member for group in groups for member in group.members]
-    advantages = advantages_of(groups, config.algorithm.advantages)
-    batch = pack(members, advantages, config.trainer.micro_batch_tokens)
+    batch: list[MicroBatch] = []
     try:
+        advantages = advantages_of(groups, config.algorithm.advantages)
+        batch = pack(members, advantages, config.trainer.micro_batch_tokens)
         return learner.step(batch, step, version=version)
-    except StepFailed as error:
-        logger.warning("%s; trying once more", error)
-        return learner.step(batch, step, version=version)
+    except StepFailed:
+        raise
+    except Exception as error:  # the boundary to the user's objective and advantages
+        what = f"{type(error).__name__}: {error}"
+        raise StepFailed(step, batch, what, "the traceback is in the trainer's log") from error
 
 
 def members_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """Rollout ids of a batch in training order."""
     return tuple(member.rollout.rollout_id for group in groups for member in group.members)
+
+
+class StepMemory:
+    """Which step failed last: `failed_step.json` in the run folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "failed_step.json"
+
+    def take(
+        self, learner: Learner, groups: Sequence[Group], *, step: int, version: int
+    ) -> StepResult:
+        """Train on a batch, and remember a failure.
+
+        Raises:
+            StepFailed: It failed for the first time.
+            StepFailedTwice: A trainer before this one failed at the same step.
+        """
+        try:
+            result = take_step(learner, groups, step=step, version=version)
+        except StepFailed as error:
+            if self._last().get("step") == step:
+                raise StepFailedTwice(
+                    f"step {step} failed again: {error.args[0]}",
+                    hint=f"mend the cause and go on with --resume, or give the step up with "
+                    f"--resume --skip-step {step}: its {len(groups)} groups end as dead",
+                ) from error
+            logger.warning(
+                "step %d failed, the next trainer tries it once more",
+                step,
+                exc_info=error.__cause__,
+            )
+            self._remember(error, groups)
+            raise
+        if self._last().get("step") == step:
+            self.forget()
+        return result
+
+    def reason(self, step: int) -> str:
+        """Why a step failed, as far as it is remembered."""
+        last = self._last()
+        return str(last["error"]) if last.get("step") == step else "given up by the operator"
+
+    def forget(self) -> None:
+        """The step that failed was taken after all, or given up."""
+        self._path.unlink(missing_ok=True)
+
+    def _last(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            values = json.loads(self._path.read_text(encoding="utf-8"))
+            if isinstance(values, dict):
+                return values
+        return {}
+
+    def _remember(self, error: StepFailed, groups: Sequence[Group]) -> None:
+        values = {
+            "step": error.step,
+            "error": error.args[0],
+            "groups": [group.number for group in groups],
+        }
+        replace_text(self._path, json.dumps(values) + "\n")

@@ -40,31 +40,42 @@ def check(config: RunConfig) -> list[str]:
 
 
 def run(
-    config: RunConfig, *, worker: str | None = None, resume: bool = False, purge: bool = False
+    config: RunConfig,
+    *,
+    worker: str | None = None,
+    resume: bool = False,
+    purge: bool = False,
+    skip_step: int | None = None,
 ) -> int:
     """Run the trainer until the run is over; returns the process's exit code.
 
     Args:
         resume: Go on with what the run folder holds.
         purge: Begin afresh where an earlier run of this name lies.
+        skip_step: Give up this step, which was decided and cannot be taken, and go on behind it.
     """
     from infra.roles.lifecycle import serve
 
-    body = functools.partial(train, resume=resume, purge=purge)
+    body = functools.partial(train, resume=resume, purge=purge, skip_step=skip_step)
     return asyncio.run(serve("trainer", config, body, worker=worker))
 
 
-async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) -> None:
+async def train(
+    ctx: RoleContext, *, resume: bool = False, purge: bool = False, skip_step: int | None = None
+) -> None:
     """The role's body."""
     from consumers.trainer.begin import has_history, make_place
     from consumers.trainer.learn.learner import Learner
     from consumers.trainer.learn.policy import Policy
+    from consumers.trainer.recovery import StoppedWhileResuming
     from consumers.trainer.session import Session
     from consumers.trainer.steering.fence import hold_queue
     from infra.weights.store import WeightStore
 
     if resume and purge:
         raise ConfigError("--resume and --purge exclude each other")
+    if skip_step is not None and not resume:
+        raise ConfigError("--skip-step gives up a step of a run that is resumed: add --resume")
     if not await ctx.unless_stopped(hold_queue(ctx)):
         return
     await asyncio.to_thread(WeightStore(ctx.folder.weights(ctx.config)).check)
@@ -74,10 +85,14 @@ async def train(ctx: RoleContext, *, resume: bool = False, purge: bool = False) 
             logger.info("nothing to resume in %s: beginning the run", ctx.folder.root)
         await make_place(ctx, purge=purge)
 
-    async with ctx.waits("the model to be loaded"):
+    async with ctx.waits("the model to be loaded", deadline_s=ctx.config.deadlines.stall):
         policy = await asyncio.to_thread(Policy.load, Path(ctx.config.model.path))
     learner = await asyncio.to_thread(Learner, ctx.config, policy)
-    session = await Session.open(ctx, learner, goes_on=goes_on)
+    try:
+        session = await Session.open(ctx, learner, goes_on=goes_on, skip_step=skip_step)
+    except StoppedWhileResuming:
+        logger.info("told to stop while resuming: nothing was changed")
+        return
     try:
         await session.run()
     finally:

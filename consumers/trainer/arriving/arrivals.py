@@ -22,7 +22,7 @@ from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
 from infra.runs.failpoints import FailPoint, reach
 from schemas.headers import Purpose
-from schemas.journal import Arrived
+from schemas.journal import Arrived, Late
 from schemas.work import Failure, FailureKind
 
 logger = logging.getLogger(__name__)
@@ -122,8 +122,12 @@ class Arrivals:
         screened = screen_failure(delivery, run_id=self._run_id)
         if isinstance(screened, str):
             logger.warning("a dead letter closes nothing here: %s", screened)
-        else:
-            self._count(screened, self._expects(screened.record), delivery.body)
+            return None
+        expected = self._expects(screened.record)
+        if expected is Report.UNKNOWN:
+            logger.warning("a dead letter of %r, never issued", screened.record.rollout_id)
+            return None
+        self._count(screened, expected, delivery.body)
         return None
 
     def _expects(self, record: Arrived) -> Report:
@@ -134,8 +138,7 @@ class Arrivals:
     def _count(self, screened: Screened, expected: Report, body: bytes) -> None:
         record, trajectory = screened.record, screened.trajectory
         if expected is not Report.COUNTED:
-            self._tally.count("late")
-            logger.debug("%s came late: attempt %d", record.rollout_id, record.attempt)
+            self._count_late(record)
             return
         where = self._chronicle.journal.end
         report = self._chronicle.note(record, body)
@@ -145,6 +148,19 @@ class Arrivals:
         if record.purpose is Purpose.TRAIN:
             self._chronicle.shelf.keep(where, trajectory)
             self._report_stale(record)
+
+    def _count_late(self, record: Arrived) -> None:
+        logger.debug("%s came late: attempt %d", record.rollout_id, record.attempt)
+        self._chronicle.note(
+            Late(
+                type=record.type,
+                rollout_id=record.rollout_id,
+                group=record.group,
+                index=record.index,
+                attempt=record.attempt,
+                purpose=record.purpose,
+            )
+        )
 
     def _report_stale(self, record: Arrived) -> None:
         member = self._chronicle.ledger.groups[record.group].members[record.index]

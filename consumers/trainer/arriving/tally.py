@@ -38,7 +38,7 @@ class Tally:
         )
 
     def count(self, what: str) -> None:
-        """Count something else: `late`, `given_up`, ..."""
+        """Count something else: `given_up`, ..."""
         self._counts[f"total/{what}"] += 1
 
     def since_last(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from consumers.trainer.books.balance import Report
 from schemas.headers import Purpose
-from schemas.journal import Arrived, Confirmed, Evaluated, Issued, JournalRecord
+from schemas.journal import Arrived, Confirmed, Evaluated, Issued, JournalRecord, Late
 
 
 @dataclass(slots=True)
@@ -15,6 +15,13 @@ class OpenEvaluation:
     version: int
     num_asked: int
     confirmed: bool = False
+    """Whether the broker took the newest credit."""
+    attempt: int = 0
+    """Of the newest credit."""
+    asked: tuple[int, ...] = ()
+    """Members that the newest credit asks for."""
+    attempts: dict[int, int] = field(default_factory=dict)
+    """Of members that were asked for again."""
     rewards: dict[int, float] = field(default_factory=dict)
     """By member."""
     failed: set[int] = field(default_factory=set)
@@ -26,6 +33,12 @@ class OpenEvaluation:
     def complete(self) -> bool:
         """Whether every member was scored or failed."""
         return len(self.rewards) + len(self.failed) >= self.num_asked
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Members of which nothing terminal was heard."""
+        known = self.rewards.keys() | self.failed
+        return tuple(index for index in range(self.num_asked) if index not in known)
 
     def result(self) -> Evaluated:
         """What it came to so far: the mean over members that were scored."""
@@ -52,6 +65,7 @@ class Evaluations:
         self.open: OpenEvaluation | None = None
         self.last_version = -1
         """Of the newest one that was asked for."""
+        self.num_late = 0
 
     def due(self, version: int, *, every: int, last: bool = False) -> bool:
         """Whether `version` is to be evaluated: the first, every so many, and the last one."""
@@ -74,14 +88,20 @@ class Evaluations:
         """Take the next record of the journal; tells what a report came to."""
         match record:
             case Issued() if record.purpose is Purpose.EVAL:
-                if record.attempt == 0:
-                    self.open = OpenEvaluation(record.groups[0], len(record.indexes))
-                    self.last_version = record.groups[0]
+                self._issue(record)
             case Confirmed() if record.purpose is Purpose.EVAL:
-                if self.open is not None and self.open.version == record.groups[0]:
-                    self.open.confirmed = True
+                one = self.open
+                if one is not None and (one.version, one.attempt) == (
+                    record.groups[0],
+                    record.attempt,
+                ):
+                    one.confirmed = True
             case Arrived() if record.purpose is Purpose.EVAL:
-                return self._report(record)
+                report = self._report(record)
+                self.num_late += report is Report.LATE
+                return report
+            case Late() if record.purpose is Purpose.EVAL:
+                self.num_late += 1
             case Evaluated():
                 self.open = None
             case _:
@@ -93,12 +113,16 @@ class Evaluations:
         one = self.open
         return {
             "last_version": self.last_version,
+            "num_late": self.num_late,
             "open": None
             if one is None
             else {
                 "version": one.version,
                 "num_asked": one.num_asked,
                 "confirmed": one.confirmed,
+                "attempt": one.attempt,
+                "asked": list(one.asked),
+                "attempts": sorted(one.attempts.items()),
                 "rewards": sorted(one.rewards.items()),
                 "failed": sorted(one.failed),
                 "num_other_version": one.num_other_version,
@@ -111,12 +135,25 @@ class Evaluations:
         """The inverse of `to_json`."""
         evaluations = cls()
         evaluations.last_version = data["last_version"]
+        evaluations.num_late = data["num_late"]
         if data["open"] is not None:
             fields = dict(data["open"])
             fields["rewards"] = dict(fields["rewards"])
             fields["failed"] = set(fields["failed"])
+            fields["asked"] = tuple(fields["asked"])
+            fields["attempts"] = dict(fields["attempts"])
             evaluations.open = OpenEvaluation(**fields)
         return evaluations
+
+    def _issue(self, record: Issued) -> None:
+        if record.attempt == 0:
+            self.open = OpenEvaluation(record.groups[0], len(record.indexes))
+            self.last_version = record.groups[0]
+        one = self.open
+        if one is not None and one.version == record.groups[0]:
+            one.attempt, one.asked, one.confirmed = record.attempt, record.indexes, False
+            if record.attempt:
+                one.attempts.update(dict.fromkeys(record.indexes, record.attempt))
 
     def _report(self, record: Arrived) -> Report:
         expected = self.expects(record.group, record.index)
@@ -124,9 +161,10 @@ class Evaluations:
         if expected is not Report.COUNTED or one is None:
             return expected
         if record.reward is None:
-            missing = range(one.num_asked) if record.index < 0 else [record.index]
-            one.failed.update(index for index in missing if index not in one.rewards)
-            return expected
+            missing = one.pending if record.index < 0 else (record.index,)
+            failed = {i for i in missing if one.attempts.get(i, 0) == record.attempt}
+            one.failed |= failed
+            return Report.COUNTED if failed else Report.LATE
         one.rewards[record.index] = record.reward
         one.num_tokens += record.num_tokens
         versions = {record.oldest_version, record.newest_version}

@@ -35,6 +35,15 @@ class Totals:
             reason = OTHER
         self.reasons[end, reason] += 1
 
+    def counts(self) -> dict[str, int]:
+        """Of members, by name."""
+        return {
+            "failed": self.failed,
+            "replaced": self.replaced,
+            "reissued": self.reissued,
+            "late": self.late,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """For checkpoints."""
         return {
@@ -50,6 +59,6 @@ class Totals:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
         fields = dict(data)
-        fields["asked"] = Counter({attempt: count for attempt, count in data["asked"]})
+        fields["asked"] = Counter(dict(data["asked"]))
         fields["reasons"] = Counter({(end, why): count for end, why, count in data["reasons"]})
         return cls(**fields)

@@ -86,6 +86,7 @@ class Announcer:
             step=ledger.step,
             num_steps=self._ctx.config.run.steps,
             evaluating=-1 if evaluation is None else evaluation.version,
+            closed_early=ledger.closed_early,
         )
 
     def _news(self) -> bool:

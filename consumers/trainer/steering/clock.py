@@ -4,13 +4,17 @@ import asyncio
 import time
 from collections.abc import Callable
 
+FROZEN_S = 15.0
+"""Somebody looks at the clock every few seconds. A longer gap is a process that did not run."""
+
 
 class PausableClock:
-    """Monotonic seconds of running time."""
+    """Monotonic seconds of running time: neither pauses count, nor times when we were frozen."""
 
     def __init__(self, source: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._lost = 0.0
+        self._seen = source()
         self._paused_at: float | None = None
 
     @property
@@ -19,20 +23,29 @@ class PausableClock:
         return self._paused_at is not None
 
     def now(self) -> float:
-        """Seconds, not counting pauses."""
-        upto = self._source() if self._paused_at is None else self._paused_at
-        return upto - self._lost
+        """Seconds, not counting pauses and freezes."""
+        if self._paused_at is not None:
+            return self._paused_at - self._lost
+        return self._look() - self._lost
 
     def pause(self) -> None:
         """Stand still."""
         if self._paused_at is None:
-            self._paused_at = self._source()
+            self._paused_at = self._look()
 
     def resume(self) -> None:
         """Go on from where it stood."""
         if self._paused_at is not None:
-            self._lost += self._source() - self._paused_at
+            self._seen = self._source()
+            self._lost += self._seen - self._paused_at
             self._paused_at = None
+
+    def _look(self) -> float:
+        now, before = self._source(), self._seen
+        self._seen = now
+        if now - before > FROZEN_S:
+            self._lost += now - before
+        return now
 
 
 class Bell:

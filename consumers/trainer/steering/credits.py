@@ -2,6 +2,7 @@
 
     room = min(limit - open - held, needed - open)
     journal Issued -> publish, confirmed -> journal Confirmed
+    members that failed (`on_failure = "replace"`) -> the same, with the next attempt
 
 Groups that a step closes are held back until its weights are broadcast; others free room at once.
 """
@@ -9,6 +10,7 @@ Groups that a step closes are held back until its weights are broadcast; others 
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Sequence
 
 from consumers.trainer.arriving.chronicle import Chronicle
@@ -68,8 +70,13 @@ class Credits:
     async def run(self) -> None:
         """Issue whenever there is room, until cancelled."""
         while True:
+            failed = [] if self._clock.paused else self._chronicle.ledger.to_replace()
             room = self.room()
-            if room:
+            if failed:
+                number, indexes = failed[0]
+                logger.info("group %d: members %s failed, asking once more", number, indexes)
+                await self.reissue(Purpose.TRAIN, number, indexes)
+            elif room:
                 await self._issue(room)
             else:
                 await self._chronicle.changed.wait()
@@ -84,25 +91,40 @@ class Credits:
             await self._publish([number], indexes, attempt, min_version, Purpose.TRAIN)
         evaluation = self._chronicle.evaluations.open
         if evaluation is not None and not evaluation.confirmed:
-            version = evaluation.version
-            indexes = tuple(range(evaluation.num_asked))
-            await self._publish([version], indexes, 0, version, Purpose.EVAL)
+            version, indexes, attempt = evaluation.version, evaluation.asked, evaluation.attempt
+            await self._publish([version], indexes, attempt, version, Purpose.EVAL)
             return len(pending) + 1
         return len(pending)
 
-    async def reissue(self, number: int, indexes: tuple[int, ...]) -> None:
-        """Ask again for members of an open group that got lost."""
-        group = self._chronicle.ledger.groups[number]
-        attempt, min_version = group.attempt + 1, group.min_version
-        record = Issued(groups=(number,), indexes=indexes, attempt=attempt, min_version=min_version)
-        self._chronicle.note(record)
-        await self._publish([number], indexes, attempt, min_version, Purpose.TRAIN)
+    async def reissue(self, purpose: Purpose, number: int, indexes: tuple[int, ...]) -> None:
+        """Ask again for members of an open group, or of the open evaluation."""
+        evaluation = self._chronicle.evaluations.open
+        if purpose is Purpose.EVAL and evaluation is not None:
+            attempt, min_version = evaluation.attempt + 1, evaluation.version
+        else:
+            group = self._chronicle.ledger.groups[number]
+            attempt, min_version = group.attempt + 1, group.min_version
+        self._chronicle.note(
+            Issued(
+                groups=(number,),
+                indexes=indexes,
+                attempt=attempt,
+                min_version=min_version,
+                purpose=purpose,
+                at=time.time(),
+            )
+        )
+        await self._publish([number], indexes, attempt, min_version, purpose)
 
     async def evaluate(self, version: int, num_asked: int) -> None:
         """Ask for the evaluation of a version."""
         indexes = tuple(range(num_asked))
         record = Issued(
-            groups=(version,), indexes=indexes, min_version=version, purpose=Purpose.EVAL
+            groups=(version,),
+            indexes=indexes,
+            min_version=version,
+            purpose=Purpose.EVAL,
+            at=time.time(),
         )
         self._chronicle.note(record)
         await self._publish([version], indexes, 0, version, Purpose.EVAL)
@@ -115,7 +137,7 @@ class Credits:
             max_staleness=algorithm.max_staleness,
             max_version_lag=algorithm.max_version_lag,
         )
-        self._chronicle.note(Issued(groups=tuple(numbers), min_version=min_version))
+        self._chronicle.note(Issued(groups=tuple(numbers), min_version=min_version, at=time.time()))
         indexes = tuple(range(algorithm.group_size))
         await self._publish(numbers, indexes, 0, min_version, Purpose.TRAIN)
 
@@ -134,7 +156,9 @@ class Credits:
             self._message(number, indexes, attempt, min_version, purpose, fingerprint)
             for number in numbers
         ]
-        await asyncio.gather(*(self._send(message) for message in messages))
+        what = f"the broker to confirm {len(messages)} credits ({messages[0].envelope.message_id})"
+        async with self._ctx.waits(what, deadline_s=self._ctx.config.deadlines.stall):
+            await asyncio.gather(*(self._send(message) for message in messages))
         reach(FailPoint.CREDITS_CONFIRMED)
         self._chronicle.note(Confirmed(groups=tuple(numbers), attempt=attempt, purpose=purpose))
 

@@ -7,8 +7,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infra.roles.errors import ConfigError, ExitCode, WarrenError
+
+if TYPE_CHECKING:
+    from schemas.config import RunConfig
 
 ABOUT = "Fully-asynchronous RL post-training on RabbitMQ."
 COMMANDS = {
@@ -19,6 +23,7 @@ COMMANDS = {
     "rollout": "start one rollout worker",
     "reward": "start one reward worker",
     "trainer": "start the trainer",
+    "ledger": "print what became of every group, of a live or a stopped run",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key of a recipe, with defaults and meaning",
 }
@@ -28,12 +33,19 @@ EPILOG = """exit codes: 0 done, 1 failed, 2 usage or configuration, 3 broker unr
 8 the same step failed twice, 130 interrupted"""
 
 
-def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
+def main(
+    argv: Sequence[str],
+    *,
+    roles: Mapping[str, str],
+    tools: Mapping[str, str] | None = None,
+    entry: Path,
+) -> int:
     """Do what the command line says.
 
     Args:
         argv: Without the program's name.
         roles: Role -> module offering `run` and `check`.
+        tools: Command -> module offering `run(config, options)`.
         entry: The front door's file, with which `up` starts the roles.
 
     Returns:
@@ -43,7 +55,7 @@ def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
         sys.stdout.write(_overview())
         return ExitCode.DONE
     try:
-        return _dispatch(argv[0], argv[1:], roles, entry)
+        return _dispatch(argv[0], argv[1:], roles, tools or {}, entry)
     except WarrenError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -54,7 +66,13 @@ def main(argv: Sequence[str], *, roles: Mapping[str, str], entry: Path) -> int:
         return ExitCode.DONE
 
 
-def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry: Path) -> int:
+def _dispatch(
+    command: str,
+    rest: Sequence[str],
+    roles: Mapping[str, str],
+    tools: Mapping[str, str],
+    entry: Path,
+) -> int:
     if command in ("config", "--help-recipe"):
         from infra.roles.command.describe import describe_config
 
@@ -80,7 +98,14 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
     if command == "up":
         from infra.roles.fleet.launch import up
 
-        return up(config, roles=roles, entry=entry, resume=options.resume, purge=options.purge)
+        return up(
+            config,
+            roles=roles,
+            entry=entry,
+            resume=options.resume,
+            purge=options.purge,
+            skip_step=options.skip_step,
+        )
     if command == "storm":
         from infra.storm.command import run as storm
 
@@ -98,9 +123,15 @@ def _dispatch(command: str, rest: Sequence[str], roles: Mapping[str, str], entry
         from infra.roles.fleet.private_broker import run_broker
 
         return run_broker(config)
-    extra = {"resume": options.resume, "purge": options.purge} if command == "trainer" else {}
-    module = importlib.import_module(roles[command])
-    return int(module.run(config, worker=options.name, **extra))
+    if command in tools:
+        return int(importlib.import_module(tools[command]).run(config, options))
+    return _run_role(roles[command], command, config, options)
+
+
+def _run_role(module: str, command: str, config: "RunConfig", options: argparse.Namespace) -> int:
+    names = ("resume", "purge", "skip_step") if command == "trainer" else ()
+    extra = {name: getattr(options, name) for name in names}
+    return int(importlib.import_module(module).run(config, worker=options.name, **extra))
 
 
 def _overview() -> str:
@@ -133,9 +164,17 @@ def _parser(command: str) -> argparse.ArgumentParser:
             action="store_true",
             help="start afresh: drop what an earlier run of this name left",
         )
+        parser.add_argument(
+            "--skip-step",
+            type=int,
+            metavar="N",
+            help="with --resume: give up step N, which failed twice; its groups end as dead",
+        )
+    if command == "ledger":
+        parser.add_argument("--json", action="store_true", help="for machines: one JSON object")
     if command == "storm":
         _add_storm_options(parser)
-    if command not in ("up", "check", "broker", "storm"):
+    if command not in ("up", "check", "broker", "storm", "ledger"):
         parser.add_argument("--name", metavar="N", help="worker name, unique in the run")
     return parser
 

@@ -1,7 +1,7 @@
 """A journal cut anywhere gives the ledger and the weights of that moment."""
 
+import asyncio
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,29 @@ from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.books.balance import Rules
 from consumers.trainer.books.ledger import Ledger
-from consumers.trainer.learn.learner import Learner
+from consumers.trainer.learn.learner import Learner, StepFailed
 from consumers.trainer.learn.policy import Policy
-from consumers.trainer.recovery import Recovered, recover
+from consumers.trainer.recovery import Recovered, StoppedWhileResuming, recover
 from consumers.trainer.stepping import members_of, take_step
 from infra.amqp.codec import encode
 from infra.observe.waits import Waits
+from infra.roles.errors import ConfigError, StepFailedTwice
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
-from schemas.journal import Arrived, Batch, Closed, Confirmed, Issued, Opened, Published, Stepped
+from schemas.journal import (
+    Arrived,
+    Batch,
+    Closed,
+    Confirmed,
+    Issued,
+    Opened,
+    Published,
+    Skipped,
+    Stepped,
+)
 from schemas.work import Credit, Trajectory
 from tests.factories.models import build
 from tests.factories.world import trajectory
@@ -39,10 +50,11 @@ class Context:
     config: RunConfig
     folder: RunFolder
     waits: Waits
+    stop: asyncio.Event
 
 
 def context(config: RunConfig) -> Any:
-    return Context(config, RunFolder.of(config), Waits())
+    return Context(config, RunFolder.of(config), Waits(), asyncio.Event())
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +144,11 @@ def written(config: RunConfig) -> RunFolder:
     return folder
 
 
-Resume = Callable[[RunConfig], tuple[Recovered, Learner]]
-
-
-async def resume(config: RunConfig) -> tuple[Recovered, Learner]:
+async def resume(config: RunConfig, *, skip_step: int | None = None) -> tuple[Recovered, Learner]:
     """What a trainer does first."""
     ctx, learner = context(config), learner_of(config)
     reader = JournalReader(ctx.folder.journal)
-    return await recover(ctx, learner, reader, Shelf(reader)), learner
+    return await recover(ctx, learner, reader, Shelf(reader), skip_step=skip_step), learner
 
 
 def cut_copy(config: RunConfig, written: RunFolder, tmp_path: Path, length: int) -> RunConfig:
@@ -227,3 +236,116 @@ async def test_a_batch_without_its_members_is_refused(
 
 def _is(entry: Entry, kind: type) -> bool:
     return isinstance(entry.record, kind)
+
+
+def cut_behind_batch(config: RunConfig, written: RunFolder, tmp_path: Path, step: int) -> RunConfig:
+    """A trainer died while it took a step: the batch is decided, the step is not done."""
+    entries = list(JournalReader(written.journal).records())
+    (place,) = (e.end.offset for e in entries if _is(e, Batch) and e.record.step == step)
+    return cut_copy(config, written, tmp_path, place)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """The recipe's own objective does not like this step."""
+    real = Learner.step
+
+    def take(self: Learner, batch: Any, number: int, **rest: Any) -> Any:
+        if number == step:
+            raise ZeroDivisionError("in the objective")
+        return real(self, batch, number, **rest)
+
+    monkeypatch.setattr(Learner, "step", take)
+
+
+async def test_a_step_that_fails_in_two_trainers_stops_with_its_name(
+    config: RunConfig, written: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = cut_behind_batch(config, written, tmp_path, 3)
+    failing(monkeypatch, 3)
+    with pytest.raises(StepFailed, match="step 3 failed: ZeroDivisionError: in the objective"):
+        await resume(copy)
+    with pytest.raises(StepFailedTwice, match=r"(?s)step 3 failed again.*--skip-step 3") as info:
+        await resume(copy)
+    assert info.value.exit_code == 8
+    monkeypatch.undo()
+    recovered, learner = await resume(copy)
+    assert recovered.unfinished is not None and learner.step_done == 3
+    failing(monkeypatch, 3)
+    with pytest.raises(StepFailed, match="step 3 failed: "):
+        await resume(copy)
+
+
+async def test_a_step_can_be_given_up(
+    config: RunConfig, written: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights stay as they were before it, and every later start leaves it out as well."""
+    copy = cut_behind_batch(config, written, tmp_path, 3)
+    failing(monkeypatch, 3)
+    recovered, learner = await resume(copy, skip_step=3)
+    assert recovered.skipped is not None and recovered.skipped.groups == (2,)
+    assert recovered.unfinished is None and learner.step_done == 3
+    hashes = {
+        e.record.step: e.record.weights_sha256
+        for e in JournalReader(written.journal).records()
+        if _is(e, Stepped)
+    }
+    assert learner.policy.sha256() == hashes[2]
+
+    folder = RunFolder.of(copy)
+    opened = Opened(
+        run_id="r",
+        incarnation=2,
+        step=0,
+        previous_segment=recovered.end.segment,
+        previous_bytes=recovered.end.offset,
+    )
+    journal = Journal(folder.journal, opened)
+    journal.append(Skipped(step=3, groups=(2,), reason="nan"))
+    journal.close()
+    for skip_step in (None, 3):
+        recovered, learner = await resume(copy, skip_step=skip_step)
+        assert learner.policy.sha256() == hashes[2]
+        books = recovered.ledger.books()
+        assert (books.trained, books.dead, books.balanced) == (2, 1, True)
+
+
+@pytest.mark.parametrize(("batch", "skip", "waits"), [(2, 3, "step 2 waits"), (2, 1, "step 2")])
+async def test_only_the_step_that_waits_can_be_given_up(
+    config: RunConfig, written: RunFolder, tmp_path: Path, batch: int, skip: int, waits: str
+) -> None:
+    copy = cut_behind_batch(config, written, tmp_path, batch)
+    with pytest.raises(ConfigError, match=f"--skip-step {skip}: .*{waits}"):
+        await resume(copy, skip_step=skip)
+
+
+async def test_a_step_that_does_not_exist_yet_cannot_be_given_up(
+    config: RunConfig, written: RunFolder, tmp_path: Path
+) -> None:
+    copy = cut_copy(config, written, tmp_path, 10**9)
+    with pytest.raises(ConfigError, match=r"--skip-step 4: .*none waits"):
+        await resume(copy, skip_step=4)
+
+
+async def test_resuming_leaves_the_loop_free_and_can_be_stopped(
+    config: RunConfig, written: RunFolder, tmp_path: Path
+) -> None:
+    """Heartbeats go on while the journal is replayed; SIGTERM does not wait for its end."""
+    copy = cut_copy(config, written, tmp_path, 10**9)
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    ctx, learner = context(copy), learner_of(copy)
+    reader = JournalReader(ctx.folder.journal)
+    before = ticks
+    await recover(ctx, learner, reader, Shelf(reader))
+    assert ticks > before
+    ticking.cancel()
+    ctx.stop.set()
+    with pytest.raises(StoppedWhileResuming):
+        await recover(ctx, learner_of(copy), reader, Shelf(reader))

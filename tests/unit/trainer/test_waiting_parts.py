@@ -1,11 +1,9 @@
-"""Small pure parts around waiting: clock, bell, fruitless closings, lost members."""
+"""Small pure parts around waiting: clock, bell, fruitless closings."""
 
 import asyncio
 
 from consumers.trainer.books.fruitless import Fruitless
-from consumers.trainer.books.group import Member, MemberState, OpenGroup
-from consumers.trainer.books.reissue import Silence
-from consumers.trainer.steering.clock import Bell, PausableClock
+from consumers.trainer.steering.clock import FROZEN_S, Bell, PausableClock
 from schemas.journal import Closed
 
 
@@ -22,6 +20,20 @@ def test_the_clock_stands_still_while_paused() -> None:
     clock.resume()
     time[0] += 2
     assert not clock.paused and clock.now() - start == 7
+
+
+def test_a_frozen_process_does_not_age() -> None:
+    """SIGSTOP and SIGCONT: what nobody could look at in between does not count."""
+    time = [0.0]
+    clock = PausableClock(lambda: time[0])
+    for _ in range(10):
+        time[0] += FROZEN_S
+        clock.now()
+    assert clock.now() == 10 * FROZEN_S
+    time[0] += 3600
+    assert clock.now() == 10 * FROZEN_S
+    time[0] += 1
+    assert clock.now() == 10 * FROZEN_S + 1
 
 
 async def test_the_bell_wakes_all_who_wait_and_nobody_later() -> None:
@@ -44,44 +56,3 @@ def test_fruitless_closings_name_the_dominant_reason() -> None:
     assert fruitless.explain() == (
         "5 groups closed without one to train on; 3 of them filtered: all rewards equal 0"
     )
-
-
-def group(number: int, *, attempt: int = 0, confirmed: bool = True) -> OpenGroup:
-    """Two members, the second is in."""
-    members = [Member(attempt=attempt, min_version=0) for _ in range(2)]
-    members[1].state = MemberState.USABLE
-    return OpenGroup(
-        number=number, members=members, min_version=0, attempt=attempt, confirmed=confirmed
-    )
-
-
-def lost(silence: Silence, groups: list[OpenGroup], now: float) -> dict[int, tuple[int, ...]]:
-    """With a grace of 30 s and a patience of 600 s."""
-    return silence.missing(groups, now=now, grace_s=30, after_s=600)
-
-
-def test_silent_members_are_lost_when_all_queues_are_empty() -> None:
-    groups, silence = [group(n) for n in range(40)], Silence()
-    silence.observe(groups, held=frozenset(), empty=True, now=0)
-    assert lost(silence, groups, 29) == {}
-    silence.observe(groups, held=frozenset({"3.0"}), empty=True, now=29)
-    assert lost(silence, groups, 31) == {n: (0,) for n in range(40) if n != 3}
-    silence.observe(groups, held=frozenset(), empty=False, now=31)
-    assert lost(silence, groups, 62) == {}
-
-
-def test_while_work_flows_a_tenth_is_asked_for_after_long_silence() -> None:
-    groups, silence = [group(n) for n in range(40)], Silence()
-    silence.observe(groups, held=frozenset(), empty=False, now=0)
-    assert lost(silence, groups, 599) == {}
-    found = lost(silence, groups, 600)
-    assert len(found) == 4
-    silence.asked(0, (0,), 600)
-    assert 0 not in lost(silence, groups, 601)
-
-
-def test_patience_doubles_and_unconfirmed_credits_are_left_alone() -> None:
-    groups, silence = [group(0, attempt=2), group(1, confirmed=False)], Silence()
-    silence.observe(groups, held=frozenset(), empty=False, now=0)
-    assert lost(silence, groups, 2399) == {}
-    assert lost(silence, groups, 2400) == {0: (0,)}
