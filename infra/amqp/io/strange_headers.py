@@ -3,11 +3,12 @@ again on the next one, for the broker gives the message out again."""
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from pika import data
 
-_decode_value = data.decode_value
+_decode_value: Callable[[bytes, int], tuple[Any, int]] = data.decode_value
 _FLOATS = {b"f": ">f", b"d": ">d"}
 
 
