@@ -26,8 +26,6 @@ from infra.storm.screen import say
 from schemas.config import RunConfig, SuperviseSection
 from schemas.storm import FaultKind
 
-logger = logging.getLogger(__name__)
-
 KILLS_PER_MINUTE = 11
 _CALM_TIMEOUT_S = 1800.0
 
@@ -59,6 +57,7 @@ def run(
         ConfigError: An unknown fault, the run folder is there already, the recipe names a broker.
     """
     set_up_logging("storm")
+    logging.getLogger("infra.amqp").setLevel(logging.ERROR)  # that its broker is away it knows
     chosen = parse_kinds(kinds)
     config = stormproof(config)
     folder = RunFolder.of(config)

@@ -21,6 +21,7 @@ from infra.storm.proxy import Proxy
 from infra.storm.runs import UpProcess, with_run, write_recipe
 from infra.storm.schedule import plan
 from infra.storm.screen import say, show
+from infra.storm.verdict import judge
 from infra.storm.watch import Watch
 from infra.storm.world import World
 from schemas.config import RunConfig
@@ -158,8 +159,8 @@ class Storm:
         return executor
 
     def _up(self, world: World, steps: int, *flags: str) -> UpProcess:
-        config = with_run(self._config, steps=steps)
-        recipe = write_recipe(config, self._own / "recipe.json")
+        self._config = with_run(self._config, steps=steps)
+        recipe = write_recipe(self._config, self._own / "recipe.json")
         return UpProcess(
             self._entry,
             recipe,
@@ -221,22 +222,24 @@ class Storm:
             await asyncio.sleep(_DRAIN_S)
 
     def _judge(self, executor: Executor, calm: Path, *, repeated: int) -> StormReport:
-        from infra.storm.verdict import judge
-
+        """The verdict from the folder, and what only the storm has seen."""
         faults = sorted(executor.faults, key=lambda fault: fault.at)
-        report = judge(self._config, faults, seed=self._seed, drained=self._dead, undisturbed=calm)
-        own = [
-            *self._breaches,
-            *(
-                f"{fault.kind} of {fault.target} at {fault.at:.1f} s was not survived: "
-                f"{fault.detail or 'nothing worked again in time'}"
-                for fault in faults
-                if not fault.survived
-            ),
-        ]
-        return report.model_copy(
-            update={"tokens_repeated": repeated, "breaches": (*report.breaches, *own)}
+        report = judge(
+            self._config,
+            faults,
+            seed=self._seed,
+            drained=self._dead,
+            undisturbed=calm,
+            tokens_repeated=repeated,
         )
+        unsurvived = [
+            f"{fault.kind} of {fault.target} at {fault.at:.1f} s was not survived: "
+            f"{fault.detail or 'nothing worked again in time'}"
+            for fault in faults
+            if not fault.survived
+        ]
+        breaches = (*report.breaches, *self._breaches, *unsurvived)
+        return report.model_copy(update={"breaches": breaches})
 
 
 def processes_of(config: RunConfig) -> tuple[str, ...]:

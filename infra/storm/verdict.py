@@ -52,7 +52,7 @@ def judge(
 
     Args:
         config: The recipe that it ran with.
-        faults: What was done to it.
+        faults: What was done to it. Whether each was survived is the storm's to say.
         seed: Of the storm.
         drained: Everything that lay in `dead_letters`.
         undisturbed: Run folder of the same recipe and seed without a storm, to compare lengths
@@ -80,11 +80,6 @@ def judge(
         *unequal,
         *_unfinished(config, recount, folder),
         *_reward(config, history),
-        *(
-            f"not survived: {fault.kind} of {fault.target} at {fault.at:.1f} s {fault.detail}"
-            for fault in faults
-            if not fault.survived
-        ),
     ]
     return StormReport(
         seed=seed,
@@ -95,7 +90,7 @@ def judge(
         lost=len(lost),
         trained_twice=len(twice),
         ledger_imbalance=off,
-        dead_letters=len(drained),
+        dead_letters=letters.num_letters,
         unexplained_dead_letters=len(letters.unexplained),
         ks_p=p,
         recovery_seconds=recoveries(faults),

@@ -103,14 +103,15 @@ class Watch:
     def working_again(self, names: tuple[str, ...], *, without: int = 0) -> Callable[[], bool]:
         """A condition: each of these has worked since now.
 
-        A rollout worker works when it holds rollouts, a reward worker when it has scored another
-        one, a producer when it has served another credit, the trainer when it has made a step.
+        A rollout worker works when it holds rollouts; a reward worker when it has scored one that
+        its first heartbeat from now on does not count yet; a producer likewise, of credits; the
+        trainer when it has made a step.
 
         Args:
             without: A process id that does not count: the one that was killed.
         """
         since = time.monotonic()
-        before = dict(self.latest)
+        first: dict[str, Seen] = {}
         first_step = self.step()
         missing = set(names)
 
@@ -124,18 +125,19 @@ class Watch:
                 seen = self.latest.get(name)
                 if seen is None or seen.at <= since or seen.pid == without:
                     continue
-                if _works(role, seen, before.get(name)):
+                if first.setdefault(name, seen).pid != seen.pid:
+                    first[name] = seen
+                if _works(role, seen, first[name]):
                     missing.discard(name)
             return not missing
 
         return condition
 
 
-def _works(role: str, seen: Seen, before: Seen | None) -> bool:
+def _works(role: str, seen: Seen, first: Seen) -> bool:
     if role == "rollout":
         return bool(seen.rollout_ids)
-    same = before is not None and before.pid == seen.pid
-    return seen.work_done(role) > (before.work_done(role) if same and before else 0.0)
+    return seen.work_done(role) > first.work_done(role)
 
 
 class StepReader:

@@ -52,6 +52,11 @@ class Explained:
     by: Counter[str]
     unexplained: tuple[str, ...]
 
+    @property
+    def num_letters(self) -> int:
+        """Different ones."""
+        return sum(self.by.values()) - self.by["repeated"] + len(self.unexplained)
+
 
 def explain(letters: Iterable[Delivery], faults: Sequence[Fault], run_id: str) -> Explained:
     """Find what explains each dead letter. One that was published twice is one.
