@@ -1,7 +1,7 @@
 """A broker in memory, an engine that samples by rule, and a worker's floor on top of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class RuleEngine:
     """The token at position p is 10 + p, the one at `length` the end. Stops where told.
 
     `hold_at` is the number of sampled tokens at which requests pause; None lets them run. A deaf
-    one hears no interrupt.
+    one hears no interrupt. `lengths` are those of single rollouts; `before_token` is told of each
+    rollout and position.
     """
 
     def __init__(self, *, length: int = 8) -> None:
@@ -52,6 +53,9 @@ class RuleEngine:
         self.interrupted: list[str] = []
         self.deaf = False
         self.logprob = -0.5
+        self.lengths: dict[str, int] = {}
+        self.num_sampled = 0
+        self.before_token: Callable[[str, int], Awaitable[None]] | None = None
         self._changed = asyncio.Event()
 
     def release(self, hold_at: int | None = None) -> None:
@@ -71,12 +75,17 @@ class RuleEngine:
         self.requests.append(request)
         try:
             position = len(request.token_ids) - self.prompt_length
+            rollout_id = request.request_id.partition("#")[0]
+            length = self.lengths.get(rollout_id, self.length)
             for _ in range(request.max_tokens):
+                if self.before_token is not None:
+                    await self.before_token(rollout_id, position)
                 await self._pause(position, cut)
                 if cut.is_set():
                     yield Finish(reason="interrupted")
                     return
-                token = EOS if position + 1 >= self.length else 10 + position
+                token = EOS if position + 1 >= length else 10 + position
+                self.num_sampled += 1
                 yield TokenChunk(
                     token_ids=(token,), logprobs=(self.logprob,), policy_version=self.version
                 )
