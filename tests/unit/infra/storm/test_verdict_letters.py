@@ -139,6 +139,7 @@ def test_a_message_given_up_twice_is_explained_once():
     letters = [letter(**DAMAGED, worker="one"), letter(**DAMAGED, worker="two")]
     explained = explain(letters, [FLIP], RUN_ID)
     assert explained.by == {"damaged": 1, "repeated": 1}
+    assert explained.num_letters == 1
     assert explained.unexplained == ()
 
 
