@@ -160,7 +160,8 @@ class AlgorithmSection(Frozen):
     """What a group does that lost members to failures: go on with the siblings that are left
     (at least `min_group_size`), or ask for those members again by a credit, once."""
     max_fruitless: int = Field(default=200, ge=1)
-    """Groups closed in a row, none trainable, before a warning, or a stop (`on_deadline`)."""
+    """Groups closed in a row, none trainable, before a warning, or a stop (`on_deadline`). When
+    every one of them died, twice as many stop the run in any case."""
 
 
 class TrainerSection(Frozen):
@@ -198,6 +199,9 @@ class CheckpointSection(Frozen):
     """Steps between checkpoints; one is always saved at the end."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints kept."""
+    journal_bytes: int = Field(default=1024**3, ge=0)
+    """What no kept checkpoint needs of the journal stays, to be looked at, while the journal is
+    smaller than this; 0 removes it with its checkpoint."""
 
 
 class EvalSection(Frozen):

@@ -78,7 +78,7 @@ async def recover(
         StoppedWhileResuming: `ctx.stop` was set meanwhile.
     """
     progress = _Progress()
-    async with ctx.waits(progress.describe, deadline_s=ctx.config.deadlines.stall):
+    async with ctx.waits(progress.describe):
         recovered = await asyncio.to_thread(
             _recover, ctx, learner, reader, shelf, skip_step, progress
         )

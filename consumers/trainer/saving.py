@@ -62,8 +62,6 @@ class Saver:
         """
         step = self._learner.step_done
         folder, keep = self._ctx.folder.checkpoints, self._ctx.config.checkpoint.keep
-        if not (folder / f"step_{step}").exists():  # an older incarnation's stays, as it is
-            self._needs[step] = self._oldest_needed()
         extra = self._extra()
         await self._chronicle.commit()  # no checkpoint may know more than the disk has
         reach(FailPoint.CHECKPOINT_BEGUN)
@@ -74,11 +72,11 @@ class Saver:
                 f"cannot save the checkpoint of step {step} in {folder}: {error}",
                 hint="free some space, then start the trainer with --resume: the journal has all",
             ) from error
-        self.saved_step = step
+        self.saved_step, self._needs[step] = step, extra["needs"]
         reach(FailPoint.CHECKPOINT_PRUNED)
         await self._chronicle.journal.rotate()
         reach(FailPoint.JOURNAL_ROTATED)
-        self._drop_segments(folder)
+        await asyncio.to_thread(self._drop_segments)
 
     def _extra(self) -> dict[str, Any]:
         chronicle = self._chronicle
@@ -88,6 +86,7 @@ class Saver:
             "version": chronicle.ledger.version,
             "next_credit": chronicle.ledger.num_issued,
             "position": list(chronicle.journal.end),
+            "needs": self._oldest_needed(),
             "ledger": chronicle.ledger.to_json(),
             "evaluations": chronicle.evaluations.to_json(),
             "tally": self._tally.to_json(),
@@ -102,11 +101,20 @@ class Saver:
         ]
         return min([self._chronicle.journal.end.segment, *places])
 
-    def _drop_segments(self, folder: Path) -> None:
-        kept = [int(path.name.removeprefix("step_")) for path in step_folders(folder)]
-        self._needs = {step: self._needs[step] for step in kept if step in self._needs}
-        if kept and len(self._needs) == len(kept):
-            self._chronicle.journal.remove_before(min(self._needs.values()))
+    def _drop_segments(self) -> None:
+        """Blocking. Keeps everything if a checkpoint does not say what it needs."""
+        folder, needs = self._ctx.folder.checkpoints, dict[int, str]()
+        for path in step_folders(folder):
+            step = int(path.name.removeprefix("step_"))
+            try:
+                needs[step] = self._needs.get(step) or checkpoints.read_extra(path)["needs"]
+            except (checkpoints.CheckpointUnusable, LookupError) as error:
+                logger.warning("no journal segment is removed: %s: %s", path.name, error)
+                return
+        self._needs = needs
+        if needs:
+            keep_bytes = self._ctx.config.checkpoint.journal_bytes
+            self._chronicle.journal.remove_before(min(needs.values()), keep_bytes=keep_bytes)
 
 
 def restore(folder: Path, learner: Learner, rules: Rules) -> SavedState | None:

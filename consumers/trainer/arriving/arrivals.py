@@ -191,12 +191,12 @@ class Arrivals:
         if not fruitless.exceeded:
             return
         message = fruitless.explain()
-        if self._ctx.config.deadlines.on_deadline == "stop":
+        if self._ctx.config.deadlines.on_deadline == "stop" or fruitless.hopeless:
             raise DeadlinePassed(
                 message, hint="look at the rewards and at 'dead_letters', or raise max_fruitless"
             )
         logger.warning("%s", message)
-        fruitless.reset()
+        fruitless.said()
 
 
 def _failure(delivery: Delivery, reason: str, worker: str) -> Failure:

@@ -114,6 +114,17 @@ def load(folder: Path, learner: Learner) -> Restored:
     )
 
 
+def read_extra(folder: Path) -> dict[str, Any]:
+    """What the caller of `save` gave, without loading a tensor.
+
+    Raises:
+        CheckpointUnusable: The folder says nothing that can be read.
+        ConfigError: It is of another release.
+    """
+    extra: dict[str, Any] = _read_state(folder)["extra"]
+    return extra
+
+
 def latest(checkpoints: Path) -> Path | None:
     """The newest complete `step_<n>` folder, or None."""
     complete = (

@@ -86,10 +86,12 @@ Spawn = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def spawn(broker_url: str, tmp_path: Path) -> Iterator[Spawn]:
-    """Starts the trainer as a process of its own: `spawn(config, resume=True)`."""
+    """Starts the trainer as a process of its own: `spawn(config, env={...}, resume=True)`."""
     children: list[subprocess.Popen[str]] = []
 
-    def start(config: RunConfig, **flags: bool) -> subprocess.Popen[str]:
+    def start(
+        config: RunConfig, env: dict[str, str] | None = None, **flags: bool | int
+    ) -> subprocess.Popen[str]:
         recipe_file = tmp_path / "recipe.json"
         recipe_file.write_text(config.model_dump_json())
         code = (
@@ -102,7 +104,12 @@ def spawn(broker_url: str, tmp_path: Path) -> Iterator[Spawn]:
         child = subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=ROOT,
-            env={**os.environ, "WARREN_BROKER_URL": broker_url, "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "WARREN_BROKER_URL": broker_url,
+                "OMP_NUM_THREADS": "1",
+                **(env or {}),
+            },
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,

@@ -56,3 +56,18 @@ def test_fruitless_closings_name_the_dominant_reason() -> None:
     assert fruitless.explain() == (
         "5 groups closed without one to train on; 3 of them filtered: all rewards equal 0"
     )
+
+
+def test_a_run_whose_groups_all_die_is_hopeless_after_twice_as_many() -> None:
+    """Equal rewards only ever warn: a policy may need long before it scores at all."""
+    for end, hopeless in (("dead", True), ("filtered", False)):
+        fruitless = Fruitless(5)
+        fruitless.add([Closed(group=n, end=end, reason="boom") for n in range(5)])
+        assert fruitless.exceeded and not fruitless.hopeless
+        fruitless.said()
+        assert not fruitless.exceeded
+        fruitless.add([Closed(group=n, end=end, reason="boom") for n in range(5, 10)])
+        assert fruitless.exceeded and fruitless.hopeless is hopeless
+        assert fruitless.explain().startswith("10 groups closed")
+        fruitless.reset()
+        assert not fruitless.exceeded and not fruitless.hopeless

@@ -1,0 +1,56 @@
+"""A long run does not fill its folder, and what it keeps is enough to resume from."""
+
+import shutil
+
+import pytest
+
+from infra.runs.folder import RunFolder
+from infra.runs.journal_reader import JournalReader, segment_names
+from infra.runs.metrics import read_metrics
+from schemas.journal import Stepped
+from tests.factories.world import World, working
+
+pytestmark = pytest.mark.broker
+
+
+def size_of(config) -> dict[str, int]:
+    """What the folder holds, by kind."""
+    folder = RunFolder.of(config)
+    return {
+        "segments": len(segment_names(folder.journal)),
+        "checkpoints": len(list(folder.checkpoints.iterdir())),
+        "versions": sum(path.is_dir() for path in folder.weights(config).iterdir()),
+    }
+
+
+@pytest.mark.timeout(300)
+async def test_the_journal_goes_with_its_checkpoints(recipe, trainer, connect) -> None:
+    """Also in a trainer that did not write them itself; the oldest kept one can be resumed."""
+    checkpoint = {"every": 2, "keep": 2, "journal_bytes": 0}
+    sizes = []
+    async with working(World(await connect(app_id="world/0"))):
+        for steps in (6, 10, 14):
+            config = recipe(run={"steps": steps}, checkpoint=checkpoint)
+            assert await trainer(config, resume=steps > 6) == 0
+            sizes.append(size_of(config))
+        assert sizes[1] == sizes[2], sizes
+        assert all(size["checkpoints"] == 2 and size["segments"] <= 5 for size in sizes), sizes
+        folder = RunFolder.of(config)
+        kept = [e.record for e in JournalReader(folder.journal).records()]
+        before = {r.step: r.weights_sha256 for r in kept if isinstance(r, Stepped)}
+        assert set(before) >= {13, 14} and 1 not in before
+        shutil.rmtree(folder.checkpoints / "step_14")
+        longer = recipe(run={"steps": 15}, checkpoint=checkpoint)
+        assert await trainer(longer, resume=True) == 0
+    after = [e.record for e in JournalReader(folder.journal).records()]
+    assert [r.step for r in after if isinstance(r, Stepped)][-1] == 15
+    end = list(read_metrics(folder.metrics, "end"))[-1]
+    assert end["balanced"] and end["trained"] == 15 * 2
+
+
+async def test_history_that_nobody_needs_stays_while_it_is_small(recipe, trainer, connect) -> None:
+    config = recipe(run={"steps": 6}, checkpoint={"every": 2, "keep": 1})
+    async with working(World(await connect(app_id="world/0"))):
+        assert await trainer(config) == 0
+    records = [e.record for e in JournalReader(RunFolder.of(config).journal).records()]
+    assert [r.step for r in records if isinstance(r, Stepped)] == [1, 2, 3, 4, 5, 6]
