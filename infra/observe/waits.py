@@ -11,12 +11,15 @@ from infra.roles.errors import DeadlinePassed
 
 logger = logging.getLogger(__name__)
 
+_THINNEST = 30
+_JITTER_S = 0.05
+
 
 class Waits:
     """The waits of one process: each is logged after a while, and heartbeats report the oldest.
 
     Args:
-        warn_after_s: Seconds until the first line, and between lines.
+        warn_after_s: Seconds until the first line; the next follow ever more slowly.
         on_deadline: Whether a passed deadline only warns or ends the role.
     """
 
@@ -56,20 +59,14 @@ class Waits:
 
         async def watch() -> None:
             nonlocal expired
-            started = time.monotonic()
-            warned = False
-            while True:
-                await asyncio.sleep(self._warn_after_s)
-                waited = time.monotonic() - started
-                logger.info("waiting for %s · %.0f s", describe(), waited)
-                if deadline_s is None or waited < deadline_s:
-                    continue
-                if self._on_deadline == "stop" and body is not None:
+            async for waited, passed in _looks(self._warn_after_s, deadline_s):
+                if not passed:
+                    logger.info("waiting for %s · %.0f s", describe(), waited)
+                elif self._on_deadline == "stop" and body is not None:
                     expired = True
                     body.cancel()
                     return
-                if not warned:
-                    warned = True
+                else:
                     logger.warning("deadline of %.0f s passed: %s", deadline_s, describe())
 
         watcher = asyncio.ensure_future(watch())
@@ -85,3 +82,27 @@ class Waits:
         finally:
             watcher.cancel()
             del self._open[key]
+
+
+async def _looks(
+    warn_after_s: float, deadline_s: float | None
+) -> AsyncIterator[tuple[float, bool]]:
+    """When to say something about a wait: seconds waited, and whether the deadline passed just now.
+
+    The pauses between lines double, up to `_THINNEST` of the first. A wait during which this
+    process was frozen is not charged for it: a pause counts for at most twice its length.
+    """
+    waited, pause, line_at = 0.0, warn_after_s, warn_after_s
+    passed = deadline_s is None
+    while True:
+        until = line_at if passed or deadline_s is None else min(line_at, deadline_s)
+        wanted, began = max(until - waited, 0.0), time.monotonic()
+        await asyncio.sleep(wanted)
+        waited += min(time.monotonic() - began, 2 * wanted + _JITTER_S)
+        if not passed and deadline_s is not None and waited >= deadline_s:
+            passed = True
+            yield waited, True
+        if waited >= line_at:
+            pause = min(2 * pause, _THINNEST * warn_after_s)
+            line_at = waited + pause
+            yield waited, False

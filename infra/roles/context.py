@@ -52,6 +52,7 @@ class RoleContext:
     _weights_callbacks: list[Callable[[WeightsPublished], None]] = field(default_factory=list)
     _state_callbacks: list[Callable[[RunState], None]] = field(default_factory=list)
     _command_callbacks: list[Callable[[Command], None]] = field(default_factory=list)
+    _commands: dict[str, int] = field(default_factory=dict)
     _foreign_runs: set[str] = field(default_factory=set)
     _learned: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -72,9 +73,14 @@ class RoleContext:
             self.hear_weights(published)
 
     async def run_id(self) -> str:
-        """The run's id: from the trainer's `RunState`, else from the newest manifest."""
+        """The run's id: from the trainer's `RunState`, else from the newest manifest.
+
+        Raises:
+            DeadlinePassed: Neither comes within `deadlines.stall`, which is to stop the role.
+        """
         if self.known_run_id is None:
-            async with self.waits("word from the trainer: the run's id is not known yet"):
+            what = "word from the trainer: the run's id is not known yet"
+            async with self.waits(what, deadline_s=self.config.deadlines.stall):
                 await self._learn_run_id()
         assert self.known_run_id is not None
         return self.known_run_id
@@ -164,7 +170,14 @@ class RoleContext:
             self.stop.set()
 
     def hear_command(self, command: Command) -> None:
-        """Take an operator's command."""
+        """Take an operator's command; one that comes again, or late, is ignored.
+
+        Numbers of one operator rise from command to command.
+        """
+        if command.number <= self._commands.get(command.by, -1):
+            logger.info("ignoring command %d (%s): heard before", command.number, command.verb)
+            return
+        self._commands[command.by] = command.number
         for callback in self._command_callbacks:
             callback(command)
         if command.verb == "stop" and not self.stop.is_set():

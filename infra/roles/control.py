@@ -60,13 +60,17 @@ async def watch_silence(context: RoleContext) -> None:
 
     The silence is named until it ends. Every three periods the control connection is made anew
     and the weight store is read: a broadcast may have been missed.
+
+    Raises:
+        DeadlinePassed: It lasts longer than `deadlines.stall`, which is to stop the role.
     """
     while True:
         context.word.clear()
         if await _heard(context) or context.known_run_id is None:
             continue
         logger.warning("no word from the trainer for %.0f s", SILENCE_S)
-        async with context.waits("word from the trainer"):
+        stall = context.config.deadlines.stall
+        async with context.waits("word from the trainer", deadline_s=stall):
             silent = True
             while silent:
                 context.broker.rebuild_control()

@@ -2,6 +2,7 @@
 
     broker url -> connect -> +-- control loop: sync -> context, stop --+
                              +-- heartbeats every 2 s                 --+-> first to end decides
+                             +-- watch: broker, trainer, leaving      --+
                              +-- the role's body                      --+
     SIGTERM, first SIGINT -> context.stop -> the body hands over and returns
 
@@ -26,6 +27,7 @@ from infra.roles.control import listen, watch_silence
 from infra.roles.errors import ExitCode, LeftWithoutHandover, WarrenError
 from infra.roles.fleet.processes import end_all
 from infra.roles.heartbeats import send_heartbeats
+from infra.roles.outages import watch_broker
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
@@ -131,7 +133,8 @@ async def _run_body(context: RoleContext, body: Body) -> None:
     """Body beside its helpers. A helper that fails ends the role: nothing dies silently."""
 
     async def the_body() -> None:
-        async with context.waits("the broker to bind us to 'sync'"):
+        stall = context.config.deadlines.stall
+        async with context.waits("the broker to bind us to 'sync'", deadline_s=stall):
             await context.bound.wait()
         await body(context)
 
@@ -139,34 +142,45 @@ async def _run_body(context: RoleContext, body: Body) -> None:
     helpers = [
         asyncio.create_task(listen(context), name="control"),
         asyncio.create_task(send_heartbeats(context), name="heartbeats"),
+        asyncio.create_task(watch_broker(context), name="broker"),
+        asyncio.create_task(_bound_leaving(context, work), name="leaving"),
     ]
     if context.role != TRAINER:
         helpers.append(asyncio.create_task(watch_silence(context), name="silence"))
-        helpers.append(asyncio.create_task(_bound_leaving(context, work), name="leaving"))
     tasks = [work, *helpers]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if work not in done:
             work.cancel()
-            await asyncio.wait([work])
+            await asyncio.wait([work], timeout=_patience_s(context))
         for task in sorted(done, key=lambda task: task is work):
             task.result()
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        _, deaf = await asyncio.wait(tasks, timeout=_patience_s(context))
+        for task in deaf:
+            logger.warning("%s does not end: left behind", task.get_name())
+
+
+def _patience_s(context: RoleContext) -> float:
+    return context.config.rollout.grace + _LEAVE_MARGIN_S
 
 
 async def _bound_leaving(context: RoleContext, work: "asyncio.Task[None]") -> None:
     """A body that does not return after it was told to stop is ended.
 
+    The trainer is only named: it finishes its step and saves, which takes what it takes.
+
     Raises:
         LeftWithoutHandover: It had its grace and more.
     """
     await context.stop.wait()
-    patience = context.config.rollout.grace + _LEAVE_MARGIN_S
-    async with context.waits("the role to hand over its work and leave"):
-        await asyncio.wait([work], timeout=patience)
+    trains = context.role == TRAINER
+    patience = _patience_s(context)
+    what = "the step to end and be saved" if trains else "the role to hand over its work and leave"
+    async with context.waits(what):
+        await asyncio.wait([work], timeout=None if trains else patience)
     if not work.done():
         raise LeftWithoutHandover(
             f"did not hand over within {patience:.0f} s",

@@ -1,5 +1,6 @@
 """Role processes that `up` starts: each in a group of its own, none outlives us."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -8,6 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from infra.roles.prctl import die_with
+
+logger = logging.getLogger(__name__)
+
+_GONE_S = 10.0
 
 
 class RoleProcess:
@@ -40,6 +45,7 @@ class RoleProcess:
         self._argv = list(argv)
         self._at_first, self._again = list(at_first), list(again)
         self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start it, the first time or again.
@@ -48,6 +54,7 @@ class RoleProcess:
             OSError: There is no room for another process.
         """
         words = self._at_first if self._process is None else self._again
+        self._given_up = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._argv, *words],
@@ -66,9 +73,10 @@ class RoleProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
+        """None while it runs; negative for the signal that ended it, or should have."""
         assert self._process is not None
-        return self._process.poll()
+        code = self._process.poll()
+        return -signal.SIGKILL if code is None and self._given_up else code
 
     def terminate(self) -> None:
         """SIGTERM: hand over and leave."""
@@ -77,11 +85,18 @@ class RoleProcess:
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL for it and whatever is left of its group; waits until it is gone."""
+        """SIGKILL for it and whatever is left of its group; waits until it is gone.
+
+        One that the kernel does not let go (a dead network disk, say) is given up.
+        """
+        assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
+        try:
+            self._process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            self._given_up = True
+            logger.warning("%s (process %d) does not end, even killed", self.name, self.pid)
 
     def last_lines(self, count: int = 12) -> list[str]:
         """The end of its log."""

@@ -5,16 +5,24 @@ memory of `up` as long as the run lasts.
 """
 
 import json
+import logging
 import os
+import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 
-from infra.roles.errors import ConfigError
+from infra.roles.errors import ConfigError, DeadlinePassed
 from infra.roles.prctl import die_with
 from schemas.config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 300.0
+_LINE_S = 10.0
 
 
 def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
@@ -26,6 +34,7 @@ def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
 
     Raises:
         ConfigError: Every fault that was found.
+        DeadlinePassed: The check hangs.
     """
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -36,13 +45,13 @@ def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
         _be_the_child(config, roles, parent, writing)
     os.close(writing)
     try:
-        with os.fdopen(reading, "rb") as pipe:
-            said = pipe.read()
+        said = _read_all(reading, time.monotonic() + PATIENCE_S)
     except BaseException:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         raise
     finally:
+        os.close(reading)
         os.waitpid(pid, 0)
     if not said:
         raise ConfigError(
@@ -52,6 +61,28 @@ def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
     faults = json.loads(said)
     if faults:
         raise ConfigError("\n".join(dict.fromkeys(faults)))
+
+
+def _read_all(descriptor: int, deadline: float) -> bytes:
+    """Until the other end is closed.
+
+    Raises:
+        DeadlinePassed: It is not, in time.
+    """
+    said, began = b"", time.monotonic()
+    while (now := time.monotonic()) < deadline:
+        if select.select([descriptor], [], [], min(_LINE_S, deadline - now))[0]:
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                return said
+            said += chunk
+        else:
+            waited = time.monotonic() - began
+            logger.info("waiting for the check before the run · %.0f s", waited)
+    raise DeadlinePassed(
+        f"the check before the run took more than {PATIENCE_S:.0f} s",
+        hint="'run.py check RECIPE' shows what it waits for: a slow disk, a reward's imports?",
+    )
 
 
 def _be_the_child(config: RunConfig, roles: Mapping[str, str], parent: int, writing: int) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from infra.observe.logs import set_up_logging
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
 from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
+from infra.roles.fleet.restarts import Restarts
 from infra.roles.fleet.run_folder import write_atomically
 from infra.roles.lifecycle import report
 from infra.runs.folder import RunFolder
-from schemas.config import RunConfig
+from schemas.config import RunConfig, SuperviseSection
 
 if TYPE_CHECKING:
     from infra.amqp.local_broker import LocalBroker
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 90.0
-_MAX_DEATHS = 5
 _WATCH_S = 0.5
 
 
@@ -34,12 +34,18 @@ class RunBroker:
     Args:
         url: AMQP URL.
         node: The node, if it is ours.
+        supervise: How often it may end. It is started again at once: everybody waits for it.
     """
 
-    def __init__(self, url: str, node: LocalBroker | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        node: LocalBroker | None = None,
+        supervise: SuperviseSection | None = None,
+    ) -> None:
         self.url = url
         self._node = node
-        self._deaths = 0
+        self._restarts = Restarts(supervise or SuperviseSection())
 
     @property
     def private(self) -> bool:
@@ -60,10 +66,9 @@ class RunBroker:
         node = self._node
         if node is None or node.running:
             return
-        self._deaths += 1
-        if self._deaths > _MAX_DEATHS:
+        if self._restarts.after_death("broker", time.monotonic()) is None:
             raise BrokerUnreachable(
-                f"the private broker has ended {self._deaths} times",
+                "the private broker ends too often",
                 hint=f"its logs are in {node.folder / 'log'}; is there enough memory and disk?",
             )
         logger.warning("the private broker has ended; starting it again on its data")
@@ -93,7 +98,7 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
     url = node.start(_START_TIMEOUT_S)
     try:
         write_atomically(folder.broker_url, url + "\n", mode=0o600)
-        yield RunBroker(url, node)
+        yield RunBroker(url, node, config.supervise)
     finally:
         folder.broker_url.unlink(missing_ok=True)
         logger.info("stopping the private broker")
@@ -113,13 +118,16 @@ def await_configured(config: RunConfig, *, patience_s: float = 10.0) -> None:
     from infra.amqp.probe import probe
 
     deadline = time.monotonic() + patience_s
+    said = False
     while True:
         try:
             probe(url)
         except BrokerUnreachable as error:
             if time.monotonic() >= deadline:
                 raise
-            logger.info("%s; trying again", error.args[0])
+            if not said:
+                logger.info("%s; trying again for %.0f s", error.args[0], patience_s)
+            said = True
             time.sleep(1.0)
         else:
             return

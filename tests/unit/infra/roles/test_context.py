@@ -92,6 +92,16 @@ async def test_the_end_of_the_run_stops_everybody_but_the_trainer(tmp_path: Path
     assert trainer.stop.is_set()
 
 
+async def test_a_command_that_comes_again_is_obeyed_once(tmp_path: Path) -> None:
+    context, heard = make(tmp_path, "trainer"), []
+    context.on_command(lambda command: heard.append((command.verb, command.by)))
+    pause, resume = Command(verb="pause", number=4), Command(verb="resume", number=5)
+    others = Command(verb="drain", number=1, by="ana")
+    for command in (pause, pause, resume, pause, others, resume, others):
+        context.hear_command(command)
+    assert heard == [("pause", ""), ("resume", ""), ("drain", "ana")]
+
+
 async def test_another_run_changes_nothing_and_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

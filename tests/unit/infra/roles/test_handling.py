@@ -1,19 +1,19 @@
 """Messages are handled side by side, and what was begun when the role is told to stop ends."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.roles.handling import handle_each
+from tests.unit.infra.roles.role_contexts import make_context
 
 
 class Messages:
-    """A subscription and the context around it."""
+    """A broker with one queue, which is also the subscription to it."""
 
     def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.broker = self
         self.asked: tuple[str, int] | None = None
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -37,8 +37,9 @@ class Messages:
         return message
 
 
-async def test_all_at_a_time_and_those_that_were_begun_are_finished() -> None:
+async def test_all_at_a_time_and_those_that_were_begun_are_finished(tmp_path: Path) -> None:
     messages, going_on, done = Messages(), asyncio.Event(), []
+    context = make_context(tmp_path, broker=messages)
     begun = asyncio.Semaphore(0)
 
     async def handle(message: Any) -> None:
@@ -46,13 +47,13 @@ async def test_all_at_a_time_and_those_that_were_begun_are_finished() -> None:
         await going_on.wait()
         done.append(message)
 
-    role = asyncio.create_task(handle_each(messages, "credits", handle, prefetch=8))  # type: ignore[arg-type]
+    role = asyncio.create_task(handle_each(context, "credits", handle, prefetch=8))
     for number in range(3):
         messages.put(number)
     async with asyncio.timeout(5):
         for _ in range(3):
             await begun.acquire()
-        messages.stop.set()
+        context.stop.set()
         await asyncio.sleep(0.01)
         assert not role.done()
         going_on.set()
@@ -61,7 +62,7 @@ async def test_all_at_a_time_and_those_that_were_begun_are_finished() -> None:
     assert messages.asked == ("credits", 8)
 
 
-async def test_one_that_raises_ends_the_role_with_its_error() -> None:
+async def test_one_that_raises_ends_the_role_with_its_error(tmp_path: Path) -> None:
     messages = Messages()
 
     async def handle(message: Any) -> None:
@@ -70,5 +71,47 @@ async def test_one_that_raises_ends_the_role_with_its_error() -> None:
     messages.put("what")
     async with asyncio.timeout(5):
         with pytest.raises(ExceptionGroup) as caught:
-            await handle_each(messages, "credits", handle, prefetch=1)  # type: ignore[arg-type]
+            context = make_context(tmp_path, broker=messages)
+            await handle_each(context, "credits", handle, prefetch=1)
     assert [type(error) for error in caught.value.exceptions] == [LookupError]
+
+
+async def test_a_queue_that_has_nothing_is_named_and_stops_nobody(tmp_path: Path) -> None:
+    messages, handled = Messages(), asyncio.Event()
+    context = make_context(tmp_path, broker=messages)
+
+    async def handle(message: Any) -> None:
+        handled.set()
+
+    role = asyncio.create_task(handle_each(context, "rollouts", handle, prefetch=1))
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            while context.waits.current()[0] != "a message in 'rollouts'":
+                await asyncio.sleep(0.002)
+            handled.clear()
+            messages.put(1)
+            await handled.wait()
+            while context.waits.current()[0]:
+                await asyncio.sleep(0.0005)
+        await asyncio.sleep(2 * context.config.deadlines.stall)
+        context.stop.set()
+        await role
+    assert context.waits.current() == ("", 0.0)
+
+
+async def test_a_message_in_hand_is_no_idleness(tmp_path: Path) -> None:
+    messages, done = Messages(), asyncio.Event()
+    context = make_context(tmp_path, broker=messages)
+
+    async def handle(message: Any) -> None:
+        await done.wait()
+
+    messages.put(1)
+    role = asyncio.create_task(handle_each(context, "rollouts", handle, prefetch=1))
+    for _ in range(20):
+        await asyncio.sleep(0.002)
+        assert context.waits.current()[0] == ""
+    done.set()
+    context.stop.set()
+    async with asyncio.timeout(10):
+        await role

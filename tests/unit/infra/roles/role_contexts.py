@@ -1,0 +1,40 @@
+"""A role's context without a broker, its waits quick and strict."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.observe.waits import Waits
+from infra.roles.context import RoleContext
+from infra.runs.folder import RunFolder
+from schemas.config import RunConfig
+
+
+def make_context(
+    folder: Path,
+    *,
+    role: str = "rollout",
+    broker: Any = None,
+    stall_s: float = 0.05,
+    on_deadline: Literal["warn", "stop"] = "stop",
+) -> RoleContext:
+    """Lines after 10 ms; `deadlines.stall` passes after 50 ms."""
+    config = RunConfig.model_validate(
+        {
+            "run": {"name": "t", "steps": 1, "dir": str(folder)},
+            "model": {"path": "m"},
+            "data": {"train": [{"path": "d.jsonl"}]},
+            "reward": {"functions": [{"use": "exact"}]},
+            "trainer": {"lr": 0.1},
+            "deadlines": {"warn_after": 0.01, "stall": stall_s, "on_deadline": on_deadline},
+        }
+    )
+    return RoleContext(
+        role=role,
+        worker=f"{role}-1",
+        config=config,
+        folder=RunFolder(folder),
+        broker=broker,
+        waits=Waits(warn_after_s=0.01, on_deadline=on_deadline),
+        stop=asyncio.Event(),
+    )
