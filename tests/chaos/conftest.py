@@ -114,6 +114,11 @@ def recipe(folder: Path, model: Path, name: str) -> RunConfig:
         "weights": {"keep": 2},
         "checkpoint": {"every": 2, "keep": 2},
         "eval": {"every": 3, "prompts": EVAL_PROMPTS},
-        "deadlines": {"warn_after": 5.0, "stall": 60.0, "on_deadline": "stop"},
+        "deadlines": {
+            "warn_after": 5.0,
+            "stall": 60.0,
+            "on_deadline": "stop",
+            "reissue_grace": 600.0,  # what the trainer loses must not be made good by asking again
+        },
     }
     return RunConfig.model_validate(values)

@@ -12,7 +12,7 @@ from infra.runs.metrics import read_metrics
 from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 from schemas.headers import Purpose
-from schemas.journal import Arrived, Batch, Evaluated, JournalRecord, Published, Stepped
+from schemas.journal import Arrived, Batch, Evaluated, Issued, JournalRecord, Published, Stepped
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Outcome:
     """Of the ledger that the journal gives."""
     saved_books: dict[str, int]
     """Of the ledger in the newest checkpoint."""
+    issued: tuple[tuple[str, int, int], ...]
+    """Credits: purpose, group (or version) and attempt."""
     arrived: tuple[tuple[str, float | None], ...]
     """Members to train on that counted, with their rewards, by name."""
     evaluated: tuple[tuple[int, int, int, float], ...]
@@ -83,6 +85,14 @@ def read_outcome(config: RunConfig) -> Outcome:
         ends=_ends(records),
         books=_books(_ledger(config, records)),
         saved_books=_books(saved),
+        issued=tuple(
+            sorted(
+                (r.purpose.value, group, r.attempt)
+                for r in records
+                if isinstance(r, Issued)
+                for group in r.groups
+            )
+        ),
         arrived=tuple(
             sorted(
                 (r.rollout_id, r.reward)

@@ -105,6 +105,29 @@ async def test_killed_again_while_it_resumes(play: Play, unkilled: History, powe
     check_equal(history, unkilled)
 
 
+async def test_a_tail_that_the_kernel_held_is_durable_before_it_is_built_on(
+    play: Play, unkilled: History
+) -> None:
+    """The first trainer dies before an fsync; the second reads its records, recognises their
+    deliveries as known and acknowledges them; then the machine dies, too."""
+    history = await play([Kill(FailPoint.JOURNAL_SYNC, 40), Kill(FailPoint.STEP_TAKEN, power=True)])
+    assert [life.killed for life in history.lives] == [True, True, False]
+    check_equal(history, unkilled)
+
+
+@pytest.mark.parametrize("seed", range(NUM_POINTS // 4))
+async def test_killed_several_times_it_comes_to_the_same_end(
+    play: Play, unkilled: History, seed: int
+) -> None:
+    """The later trainers have less to do: some get to the end before they are killed."""
+    rng = random.Random(f"several {seed}")
+    chosen = rng.choices(list(FailPoint), k=5)
+    kills = [Kill(point, rng.randint(1, 4), power=rng.random() < 0.5) for point in chosen]
+    history = await play(kills)
+    assert all(life.killed or life.status == 0 for life in history.lives), history.log[-3000:]
+    check_equal(history, unkilled)
+
+
 async def test_every_fail_point_is_reached(play: Play, unkilled: History) -> None:
     """A name that nothing reaches would be killed at by no test."""
     reached = unkilled.lives[0].reached

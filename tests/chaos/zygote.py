@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 CHILD_TIMEOUT_S = 90.0
+SEGMENT_BYTES = 10_000
+"""Of the journal: so that every run has many segments."""
 
 
 class Recorder:
@@ -101,7 +103,7 @@ def be_trainer(order: dict[str, Any], parent: int) -> None:
     """The forked process, to its end."""
     from consumers.trainer.worker import run
     from infra.roles.prctl import die_with
-    from infra.runs import failpoints
+    from infra.runs import failpoints, journal
     from schemas.config import RunConfig
 
     die_with(parent)()
@@ -110,6 +112,7 @@ def be_trainer(order: dict[str, Any], parent: int) -> None:
     os.dup2(log, 2)
     recorder = Recorder(Path(order["trace"]), order["kill"], order["synced"])
     failpoints.listen(recorder)
+    journal.SEGMENT_BYTES = SEGMENT_BYTES
     config = RunConfig.model_validate_json(Path(order["config"]).read_bytes())
     code = run(config, worker=order["worker"], resume=order["resume"])
     recorder.write(killed=False)
