@@ -1,13 +1,14 @@
 """Beginning a run on disk."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from infra.roles.errors import ConfigError
-from infra.roles.fleet.run_folder import prepare_folder, write_atomically
+from infra.roles.fleet.run_folder import claimed, prepare_folder, write_atomically
 from schemas.config import RunConfig
 
 
@@ -56,6 +57,37 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write the run folder"):
         prepare_folder(config(tmp_path / "file"))
+
+
+def test_a_run_folder_has_one_up_at_a_time(tmp_path: Path) -> None:
+    place = tmp_path / "runs"
+    with claimed(config(place)):
+        assert [path.name for path in place.iterdir()] == [".one.lock"]
+        with (
+            pytest.raises(ConfigError, match=rf"another 'up' \(process {os.getpid()}\)"),
+            claimed(config(place)),
+        ):
+            pass
+        with claimed(config(place, "two")):
+            pass
+    assert list(place.iterdir()) == []
+    with claimed(config(place)):
+        pass
+
+
+def test_a_lock_of_the_dead_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".one.lock").write_text("4711")
+    with claimed(config(tmp_path)):
+        assert (tmp_path / ".one.lock").read_text() == str(os.getpid())
+
+
+def test_a_place_that_cannot_be_locked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match="cannot write the run folder"),
+        claimed(config(tmp_path / "file")),
+    ):
+        pass
 
 
 def test_secrets_are_written_for_the_owner_alone(tmp_path: Path) -> None:
