@@ -69,9 +69,9 @@ def read_saved(path: Path) -> SavedBooks:
 
 
 def last_line(folder: RunFolder) -> Counts | None:
-    """The books in the newest `end` line of the metrics; None when the run never ended."""
-    lines = list(read_metrics(folder.metrics, "end"))
-    if not lines:
+    """The books in the `end` line of the metrics; None when the run did not end, or went on."""
+    lines = list(read_metrics(folder.metrics))
+    if not lines or lines[-1]["kind"] != "end":
         return None
     names = ("issued", "open", *CODES)
     return Counts(**{name: int(lines[-1].get(name, -1)) for name in names})

@@ -2,9 +2,10 @@
 
 import pytest
 
-from infra.amqp.codec import decode
+from infra.amqp.codec import checksum, decode
 from infra.amqp.message import Envelope
-from schemas.journal import Arrived, Batch, Closed, GroupsClosed, Late, Published, Skipped
+from infra.runs.metrics import MetricsFile
+from schemas.journal import Arrived, Batch, Closed, GroupsClosed, Late, Opened, Published, Skipped
 from schemas.storm import StormReport
 from schemas.work import Trajectory
 from tests.unit.infra.storm.judged_runs import RunMaker, begun, body, finish, healthy
@@ -25,8 +26,6 @@ def test_a_healthy_run_has_no_breach(tmp_path):
 
 def test_the_hand_made_bodies_are_what_the_trainer_takes():
     data = body("3.1", 0.5, ((0, 2), (1, 3)))
-    from infra.amqp.codec import checksum
-
     envelope = Envelope(
         message_id="x",
         type="Trajectory",
@@ -291,6 +290,13 @@ def test_a_run_that_stops_before_its_end_is_found(tmp_path):
     assert "the run did not end: step 2 of 3" in begun(tmp_path).judged().breaches
 
 
+def test_the_last_line_of_a_trainer_that_was_followed_by_another_says_nothing(tmp_path):
+    run = begun(tmp_path)
+    run.end(trained=5)
+    MetricsFile(run.folder.metrics).append("step", {"step": 2})
+    assert run.judged().breaches == ("the run did not end: step 2 of 3",)
+
+
 def test_a_damaged_journal_is_a_breach_and_no_crash(tmp_path):
     run = healthy(tmp_path)
     run.journal.close()
@@ -311,8 +317,6 @@ def test_a_journal_without_its_beginning_is_found(tmp_path):
 
 
 def test_a_journal_of_two_runs_is_found(tmp_path):
-    from schemas.journal import Opened
-
     run = begun(tmp_path)
     run.note(Opened(run_id="run-2", incarnation=1, step=2))
     assert any("of runs run-1 and run-2" in text for text in finish(run).judged().breaches)

@@ -2,20 +2,18 @@
 
 import pytest
 
+from infra.storm.judge.history import read_history
+from schemas.journal import Published
 from schemas.storm import Fault, FaultCount, FaultKind
 from tests.unit.infra.storm.judged_runs import RunMaker, begun, finish, healthy
 
 
 def plant_number_again(run: RunMaker) -> str:
-    from schemas.journal import Published
-
     run.note(Published(version=1, step=2, fingerprint="f1"))
     return "version 1 was published after version 2"
 
 
 def plant_other_weights(run: RunMaker) -> str:
-    from schemas.journal import Published
-
     run.store(3, 3)
     run.note(Published(version=3, step=3, fingerprint="another"))
     return "version 3 in the store is not the one published"
@@ -141,8 +139,6 @@ def test_lengths_are_compared_with_those_of_a_run_without_faults(tmp_path):
 
 def test_only_groups_that_reached_the_filter_have_a_length(tmp_path):
     """Of the hand-made run: the members of group 3, which is dead, do not."""
-    from infra.storm.judge.history import read_history
-
     run = healthy(tmp_path)
     run.journal.close()
     lengths = read_history(run.config, run.folder.root).lengths()
