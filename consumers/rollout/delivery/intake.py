@@ -23,6 +23,7 @@ from consumers.rollout.delivery.reading import (
     supersedes,
     take_up,
 )
+from consumers.rollout.delivery.snapshots import uncounted_headers
 from consumers.rollout.gate import Holds
 from consumers.rollout.limits import Limits
 from consumers.rollout.runner import Runner
@@ -72,6 +73,7 @@ class Intake:
         self._newest = newest
         self._waits = waits
         self._limits = limits
+        self._suspects: list[Held] = []
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self.closed_groups: frozenset[int] = frozenset()
@@ -134,6 +136,7 @@ class Intake:
             deliveries = await self._broker.take(*QUEUES, limit=limit)
             for delivery in deliveries:
                 await self.accept(delivery)
+            await self._isolate()
             num_taken += len(deliveries)
             if len(deliveries) < limit:
                 break
@@ -152,7 +155,7 @@ class Intake:
             elif (held := self._slots.get(headers.rollout_id)) is not None:
                 self._readopt(held, delivery, headers)
             else:
-                await self._take(take_up(delivery, headers))
+                self._take(take_up(delivery, headers))
         except Refused as refused:
             await self._outbox.refuse(delivery, refused.headers, refused, kind=refused.kind)
 
@@ -163,17 +166,23 @@ class Intake:
         self._slots.attach(held, delivery, headers)
         self._runner.readopt(held, headers)
 
-    async def _take(self, held: Held) -> None:
+    def _take(self, held: Held) -> None:
         if held.alone:
-            if self._slots.num_alone:
-                # a second suspect beside the first would count on when the first takes us down
-                headers = held.headers.model_copy(
-                    update={
-                        "returns": held.returns.since_progress,
-                        "returns_total": held.returns.total,
-                    }
-                )
-                await self._outbox.give_back(held, headers)
-                return
-            self._holds.put("alone", f"{held.rollout_id} runs alone: it came back again and again")
-        self._runner.take(held)
+            self._suspects.append(held)
+        else:
+            self._runner.take(held)
+
+    async def _isolate(self) -> None:
+        """Of the suspects that came together one stays. Whatever else is held and does not run goes
+        back before it starts: it would count on when the suspect takes us down."""
+        suspects, self._suspects = self._suspects, []
+        if not suspects:
+            return
+        chosen = None if self._slots.num_alone else suspects.pop(0)
+        idle = [held for held in self._slots if held.waiting and not held.alone]
+        for held in (*suspects, *idle):
+            await self._outbox.give_back(held, uncounted_headers(held))
+            self._slots.remove(held)
+        if chosen is not None:
+            self._holds.put("alone", f"{chosen.rollout_id} runs alone: it came back too often")
+            self._runner.take(chosen)

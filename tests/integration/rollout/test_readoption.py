@@ -36,7 +36,7 @@ async def test_a_cut_connection_costs_no_second_generation(
     hand.engine.hold_at = 3
     for group in range(3):
         await yard.put("prompts", task(group))
-    hand.start()
+    await hand.start()
     await yard.until(lambda: all(hand.at(f"{group}.0", 3) for group in range(3)), "sampling")
     for number in (1, 2):
         proxy.cut()
@@ -60,7 +60,7 @@ async def test_what_ended_while_the_broker_was_away_is_sent_when_its_message_com
     hand.engine.hold_at = 3
     for group in range(2):
         await yard.put("prompts", task(group))
-    hand.start()
+    await hand.start()
     await yard.until(lambda: all(hand.at(f"{group}.0", 3) for group in range(2)), "sampling")
     proxy.accepting = False
     proxy.cut()
@@ -84,11 +84,12 @@ async def test_what_another_worker_took_meanwhile_comes_out_once(
     hand = await behind(yard, proxy, connect, broker_url, readopt_s=0.5)
     hand.engine.hold_at = 3
     await yard.put("prompts", task(0))
-    hand.start()
+    await hand.start()
     await yard.until(lambda: hand.at("0.0", 3), "sampling")
     proxy.accepting = False
     proxy.cut()
-    other = yard.hand(await connect(app_id="rollout/other"), "other").start()
+    other = yard.hand(await connect(app_id="rollout/other"), "other")
+    await other.start()
     await yard.collect(1)
     proxy.heal()
     await yard.until(lambda: len(hand.floor.slots) == 0, "the orphan to be dropped")
@@ -106,7 +107,7 @@ async def test_a_snapshot_whose_confirm_was_cut_off_is_continued_once(
     hand = await behind(yard, proxy, connect, broker_url, confirm_patience_s=0.2)
     hand.engine.hold_at = 3
     await yard.put("prompts", task(0))
-    hand.start()
+    await hand.start()
     await yard.until(lambda: hand.at("0.0", 3), "sampling")
     proxy.black_hole()
     await yard.publish_weights(1, broadcast=False)

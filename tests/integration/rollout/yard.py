@@ -80,8 +80,8 @@ class Hand:
         """Its version, or -1 before it serves one."""
         return self.floor.swap.version if self.context.describe is not None else -1
 
-    def start(self) -> "Hand":
-        """Begin."""
+    async def start(self) -> None:
+        """Begin; returns once it serves, or has ended already."""
         body = serve_rollouts(
             self.context,
             limits=self.limits,
@@ -96,7 +96,9 @@ class Hand:
             ),
         )
         self._tasks = [asyncio.create_task(one) for one in (body, listen(self.context))]
-        return self
+        async with asyncio.timeout(PATIENCE_S):
+            while self.served < 0 and not self.ended.done():
+                await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
         """SIGTERM."""
@@ -168,11 +170,19 @@ class Yard:
             dtype="float32",
         )
         if broadcast:
-            await self._send("sync", "", published, {"run_id": RUN_ID}, f"weights:{version}")
+            headers = {"run_id": RUN_ID}
+            await self.broker.publish(
+                _message("sync", "", published, headers, f"weights:{version}")
+            )
         return published
 
     async def put(self, queue: str, model: Any, **headers: Any) -> None:
         """A task or a snapshot, as a producer or another worker would."""
+        await self.broker.publish(self.message(queue, model, **headers))
+
+    @staticmethod
+    def message(queue: str, model: Any, **headers: Any) -> Outgoing:
+        """What `put` publishes."""
         task = model.task if isinstance(model, Snapshot) else model
         ours = Headers(
             run_id=RUN_ID,
@@ -183,15 +193,7 @@ class Yard:
             **headers,
         )
         name = f"{type(model).__name__}:{task.rollout_id}"
-        await self._send("work", WORK_KEYS[queue], model, ours.to_amqp(), name)
-
-    async def _send(self, exchange: str, key: str, model: Any, headers: Any, name: str) -> None:
-        envelope, body = encode(
-            model, app_id="test/0", correlation_id=name, headers=headers, message_id=name
-        )
-        await self.broker.publish(
-            Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
-        )
+        return _message("work", WORK_KEYS[queue], model, ours.to_amqp(), name)
 
     async def until(self, reached: Callable[[], object], what: str) -> None:
         """Give the workers time; nothing is taken from the queues."""
@@ -232,3 +234,10 @@ class Yard:
         """Of the only result of this rollout."""
         (rollout,) = self.rollouts[rollout_id]
         return tuple(rollout.progress.tokens.token_ids)
+
+
+def _message(exchange: str, key: str, model: Any, headers: Any, name: str) -> Outgoing:
+    envelope, body = encode(
+        model, app_id="test/0", correlation_id=name, headers=headers, message_id=name
+    )
+    return Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)

@@ -349,3 +349,25 @@ async def test_no_header_of_a_stranger_keeps_a_rollout_from_going_out(tmp_path: 
         sent = bench.broker.queues["rollouts"][0].envelope
         to_properties(sent, persistent=True)
         assert sent.headers["trace"] == "t" and "x-death" not in sent.headers
+
+
+async def test_nothing_else_is_held_when_a_suspect_starts(tmp_path: Path) -> None:
+    async with Bench(tmp_path, slots=4) as bench:
+        bench.broker.giving = False
+        bench.broker.put("prompts", task(5), min_version=9)
+        bench.broker.put("prompts", task(0), returns=3, returns_total=3)
+        bench.broker.put("prompts", task(1), returns=3, returns_total=3)
+        held_at_start: list[list[str]] = []
+
+        async def look(rollout_id: str, position: int) -> None:
+            if position == 0:
+                unacked = bench.broker.unacked.values()
+                held_at_start.append([one.envelope.correlation_id for one in unacked])
+
+        bench.engine.before_token = look
+        bench.broker.giving = True
+        await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 2)
+        assert held_at_start == [["0.0"], ["1.0"]], "what is not held cannot be taken down"
+        bench.publish(9)
+        await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 3)
+        assert {h.returns for h in bench.broker.headers("rollouts")} == {3, 0}
