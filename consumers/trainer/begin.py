@@ -67,4 +67,5 @@ async def _purge(ctx: RoleContext) -> None:
     for path in (folder.metrics, folder.summary):
         path.unlink(missing_ok=True)
     StepMemory(folder.root).forget()
-    logger.info("purged what an earlier run left: %d messages", dropped)
+    if dropped:
+        logger.info("purged what an earlier run left: %d messages", dropped)

@@ -66,7 +66,8 @@ class Saver:
         await self._chronicle.commit()  # no checkpoint may know more than the disk has
         reach(FailPoint.CHECKPOINT_BEGUN)
         try:
-            await asyncio.to_thread(checkpoints.save, folder, self._learner, extra, keep=keep)
+            async with self._ctx.waits(f"the checkpoint of step {step} to be written"):
+                await asyncio.to_thread(checkpoints.save, folder, self._learner, extra, keep=keep)
         except OSError as error:
             raise WarrenError(
                 f"cannot save the checkpoint of step {step} in {folder}: {error}",

@@ -83,7 +83,9 @@ async def train(
     if not goes_on:
         if resume:
             logger.info("nothing to resume in %s: beginning the run", ctx.folder.root)
-        await make_place(ctx, purge=purge)
+        what = "the broker to say what lies in the queues of this run"
+        async with ctx.waits(what, deadline_s=ctx.config.deadlines.stall):
+            await make_place(ctx, purge=purge)
 
     async with ctx.waits("the model to be loaded", deadline_s=ctx.config.deadlines.stall):
         policy = await asyncio.to_thread(Policy.load, Path(ctx.config.model.path))

@@ -12,6 +12,7 @@ from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
 from schemas.journal import Batch
 
+MEMBERS = ("failed", "replaced", "reissued", "late")
 LEDGER = ("issued", "trained", "filtered", "stale", "dead", "open", "balanced")
 
 
@@ -49,6 +50,7 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
         "staleness_mean": sum(staleness) / len(staleness) if staleness else None,
         "staleness_max": max((line.get("staleness/max", 0) for line in steps), default=None),
         "ledger": _ledger(ends[-1]) if ends else None,
+        "members": _members(ends[-1]) if ends else None,
         "trained_twice": trained_twice(folder),
         "wall_seconds": _wall_seconds(resources),
         "peak_pss_bytes": max((line["pss_bytes"] for line in resources), default=None),
@@ -74,6 +76,8 @@ def show_summary(summary: Mapping[str, Any]) -> str:
         if key == "ledger" and value is not None:
             counts = " ".join(f"{name} {value[name]}" for name in LEDGER if name != "balanced")
             rows.append((key, f"{counts} {'balanced' if value['balanced'] else 'NOT BALANCED'}"))
+        elif key == "members" and value is not None:
+            rows.append((key, " ".join(f"{name} {count}" for name, count in value.items())))
         elif key == "peak_pss_bytes" and value is not None:
             rows.append((key, f"{value} ({value / 2**30:.2f} GiB)"))
         else:
@@ -103,6 +107,11 @@ def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[st
         "tokens_carried": count("tokens_carried"),
         "tokens_reprefilled": count("tokens_reprefilled"),
     }
+
+
+def _members(end: Mapping[str, Any]) -> dict[str, int]:
+    """Rollouts that failed, were asked for once more, were lost, or came when decided."""
+    return {name: int(end.get(f"total/{name}", 0)) for name in MEMBERS}
 
 
 def _ledger(end: Mapping[str, Any]) -> dict[str, Any]:

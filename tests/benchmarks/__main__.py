@@ -1,6 +1,6 @@
 """`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
 
-`python -m tests.benchmarks [codec|help|path|growth|ledger] [--rollouts N]`
+`python -m tests.benchmarks [codec|help|path|growth|ledger|replay] [--rollouts N]`
 """
 
 import argparse
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.benchmarks import codec, ledger, path, raw_pika
+from tests.benchmarks import codec, ledger, path, raw_pika, replay
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
@@ -83,6 +83,13 @@ def show_ledger(num_groups: int = 10_000_000) -> None:
         print(f"  {name:26s} {value:12,.3f}")
 
 
+def show_replay(num_steps: int = 40) -> None:
+    """Going through a journal again."""
+    print(f"replay · {num_steps} steps of a tiny model (aim: at least as fast as at first)")
+    for name, value in replay.measure(num_steps).items():
+        print(f"  {name:26s} {value:12,.3f}")
+
+
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
@@ -101,8 +108,10 @@ def main() -> None:
                 show_growth(max(250, options.rollouts // 20))
             case "ledger":
                 show_ledger()
+            case "replay":
+                show_replay()
             case _:
-                parser.error(f"{what!r} is none of codec, help, path, growth, ledger")
+                parser.error(f"{what!r} is none of codec, help, path, growth, ledger, replay")
 
 
 if __name__ == "__main__":

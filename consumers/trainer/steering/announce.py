@@ -102,7 +102,9 @@ class Announcer:
             correlation_id=self._run_id,
             headers={"run_id": self._run_id},
         )
-        await self._ctx.broker.publish(
-            Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body),
-            timeout_s=timeout_s,
-        )
+        deadline_s = self._ctx.config.deadlines.stall
+        async with self._ctx.waits("the broker to take the run's state", deadline_s=deadline_s):
+            await self._ctx.broker.publish(
+                Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body),
+                timeout_s=timeout_s,
+            )

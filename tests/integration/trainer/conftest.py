@@ -70,11 +70,17 @@ def trainer(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Runs the trainer role in this process; returns its exit code."""
     monkeypatch.setenv("WARREN_BROKER_URL", broker_url)
 
-    async def run(config: RunConfig, *, resume: bool = False, purge: bool = False) -> int:
+    async def run(
+        config: RunConfig,
+        *,
+        resume: bool = False,
+        purge: bool = False,
+        skip_step: int | None = None,
+    ) -> int:
         return await serve(
             "trainer",
             config,
-            lambda ctx: train(ctx, resume=resume, purge=purge),
+            lambda ctx: train(ctx, resume=resume, purge=purge, skip_step=skip_step),
             worker="trainer-0",
         )
 

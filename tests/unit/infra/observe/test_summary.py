@@ -41,7 +41,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
         step(2, **counts, **{"staleness/mean": 1.0, "staleness/max": 2}),
         {"kind": "eval", "version": 2, "eval/reward": 0.95},
         {"kind": "end", "issued": 9, "trained": 4, "filtered": 3, "stale": 1, "dead": 1, "open": 0}
-        | {"balanced": True},
+        | {"balanced": True, "total/failed": 5, "total/replaced": 2, "total/late": 1},
     )
     lines(
         tmp_path / "resources.jsonl",
@@ -74,6 +74,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
             "open": 0,
             "balanced": True,
         },
+        "members": {"failed": 5, "replaced": 2, "reissued": 0, "late": 1},
         "trained_twice": 0,
         "wall_seconds": 12.5,
         "peak_pss_bytes": 900,
@@ -82,6 +83,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
     }
     table = show_summary(summary)
     assert "issued 9 trained 4 filtered 3 stale 1 dead 1 open 0 balanced" in table
+    assert "failed 5 replaced 2 reissued 0 late 1" in table
     assert "900 (0.00 GiB)" in table
 
 
