@@ -12,6 +12,7 @@ import asyncio
 import logging
 
 from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
+from consumers.reward.reading import check_said
 from consumers.reward.vigil import Vigil
 from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up
@@ -114,8 +115,7 @@ class _Desk:
             if reason is not None:
                 raise BadMessage(reason)
             rollout = decode(delivery, delivery.body, Rollout)
-            if (rollout.rollout_id, rollout.purpose) != (headers.rollout_id, headers.purpose):
-                raise BadMessage(f"headers name {headers.rollout_id!r}, the body another rollout")
+            check_said(headers, rollout)
         except BadMessage as error:
             await self._give_up(delivery, headers, ScoringFailed(error.reason))
             return

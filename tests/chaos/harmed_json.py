@@ -208,7 +208,7 @@ _OWN: dict[str, dict[str, Harm]] = {
         "more than certain": _unlikely,
     },
     "credits": {
-        "another seed": _set("seed", 10**6, 10**30, "0", 0.5),
+        "another seed": _set("seed", 10**6, 10**30, "one", 0.5),
         "another dataset": _set("dataset_fingerprint", "", "0" * 64, 0, None),
         "another group size": _set("group_size", 0, -1, 10**6, 2**63, None),
         "a member twice": _set("indexes", [0, 0]),

@@ -8,15 +8,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from consumers.reward.reading import check_said
 from consumers.rollout.delivery.reading import (
     Refused,
     check_reachable,
     read_own_headers,
-    read_work,
     take_up,
 )
 from consumers.trainer.arriving.screening import screen_failure, screen_trajectory
@@ -35,6 +36,7 @@ from tests.chaos.harmed_json import nested
 from tests.chaos.hostile_message import Hostile
 from tests.chaos.mutations import NOT_A_NUMBER, mutations_for
 from tests.chaos.real_messages import GROUP_SIZE, RUN_ID, model_for, real_message
+from tests.factories.world import VOCAB_SIZE
 
 WORK = (
     "credits",
@@ -45,7 +47,7 @@ WORK = (
     "trajectories",
     "evaluations",
 )
-NEWEST, VOCABULARY = 0, 64
+NEWEST = 0
 MODELS = {
     "credits": Credit,
     "prompts": RolloutTask,
@@ -68,7 +70,7 @@ def foreign(headers: Headers) -> str | None:
 def read(delivery: Delivery) -> None:
     """All that its reader asks of a message before anything is done with it."""
     if delivery.queue in ("trajectories", "evaluations"):
-        screen_trajectory(delivery, run_id=RUN_ID, newest_version=NEWEST, vocab_size=VOCABULARY)
+        screen_trajectory(delivery, run_id=RUN_ID, newest_version=NEWEST, vocab_size=VOCAB_SIZE)
     elif delivery.queue in ("prompts", "eval_prompts", "cancel_queue"):
         headers = read_own_headers(delivery, foreign)
         check_reachable(headers, NEWEST)
@@ -80,10 +82,8 @@ def read(delivery: Delivery) -> None:
         model = decode(delivery, delivery.body, MODELS[delivery.queue])
         if isinstance(model, Credit):
             read_credit(model, headers)
-        elif isinstance(model, Rollout) and model.rollout_id != headers.rollout_id:
-            raise BadMessage("headers name another rollout")
-        elif isinstance(model, Rollout) and model.purpose != headers.purpose:
-            raise BadMessage("headers name another purpose")
+        elif isinstance(model, Rollout):
+            check_said(headers, model)
 
 
 def read_credit(credit: Credit, headers: Headers) -> None:
@@ -180,37 +180,60 @@ def test_numbers_that_are_none_in_headers_are_no_numbers() -> None:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path of every value inside a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    if not isinstance(value, dict | list):
+    if not isinstance(value, dict | list) or not value:
         return [path]
-    return [path, *(place for name, one in inner for place in places(one, (*path, name)))][1:] or [
-        path
-    ]
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    deeper = [place for name, one in inner for place in places(one, (*path, name))]
+    return [path, *deeper] if path else deeper
 
 
-HUGE = st.sampled_from(
-    [2**31, 2**48, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63), -(10**30), 1e308, -1e308]
+HUGE = (
+    2**31,
+    2**48,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**30,
+    -(2**63),
+    -(10**30),
+    1e308,
+    -1e308,
 )
-LEAVES = st.none() | st.booleans() | st.integers() | HUGE | st.floats(allow_nan=False) | st.text()
-VALUES = st.recursive(
-    LEAVES, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some)
-) | st.sampled_from([nested(60), nested(300), [[0, 2**62]], [[-1, 5], [3, 9]]])
+ODD = (None, True, 0, -1, 0.5, -1e-9, "", "text", "\u0000", [], {}, [[0, 2**62]], [[-1, 5]])
+DEEP = (nested(60), nested(300), {"a": {"b": nested(200)}})
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.sampled_from([*HUGE, *ODD, *DEEP]) | st.recursive(
+    LEAVES, lambda some: st.lists(some, max_size=2), max_leaves=4
+)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(queue=st.sampled_from(sorted(MODELS)), data=st.data())
-def test_what_is_taken_can_be_used_and_sent_on(queue: str, data: st.DataObject) -> None:
-    """One value of the body is another one, under a checksum that fits: refused, or as good as
-    any: its arrays can be had, its numbers summed, and it fits into the next message."""
+def replaced(message: Hostile, path: tuple[Any, ...], value: Any) -> Hostile:
+    """Another value at a place, under a checksum that fits."""
+    body = json.loads(message.body)
+    inner = body
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return message.sealed(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("queue", sorted(MODELS))
+def test_with_an_odd_value_anywhere_what_is_taken_can_be_used(queue: str) -> None:
+    """Refused, or as good as any: its arrays can be had, its numbers summed, and it fits into the
+    next message."""
     original = real_message(queue)
-    for _ in range(8):
-        body = json.loads(original.body)
-        path = data.draw(st.sampled_from(places(body)))
-        inner = body
-        for name in path[:-1]:
-            inner = inner[name]
-        inner[path[-1]] = data.draw(VALUES)
-        use(original.sealed(json.dumps(body).encode()))
+    for path in places(json.loads(original.body)):
+        for value in (*HUGE, *ODD, *DEEP):
+            use(replaced(original, path, value))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(queue=st.sampled_from(sorted(MODELS)), data=st.data())
+def test_with_any_value_anywhere_what_is_taken_can_be_used(queue: str, data: st.DataObject) -> None:
+    original = real_message(queue)
+    path = data.draw(st.sampled_from(places(json.loads(original.body))))
+    use(replaced(original, path, data.draw(VALUES)))
 
 
 def use(message: Hostile) -> None:
@@ -221,7 +244,8 @@ def use(message: Hostile) -> None:
     envelope, body = encode(model, app_id="a/0", correlation_id="", headers={})
     assert decode(envelope, body, type(model)) == model
     rollout = getattr(model, "rollout", model)
-    if isinstance(progress := getattr(rollout, "progress", None), object) and progress is not None:
+    progress = getattr(rollout, "progress", None)
+    if progress is not None:
         assert progress.tokens.mask_array.size == progress.tokens.version_array.size
     if isinstance(model, Trajectory):
         tally = Tally()
@@ -235,8 +259,6 @@ def use(message: Hostile) -> None:
 
 
 def encode_counts(tally: Tally) -> None:
-    import orjson
-
     orjson.dumps(tally.to_json())
     orjson.dumps(tally.since_last())
 
