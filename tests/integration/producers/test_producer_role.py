@@ -184,6 +184,51 @@ async def test_a_credit_for_other_data_stays_in_the_queue(connect, config, chang
     assert (await observer.depth("prompts"))[0] == 0
 
 
+async def test_two_producers_with_different_data(connect, config, tmp_path):
+    """The other one refuses and leaves without consuming; every credit becomes its tasks, once."""
+    other_file = tmp_path / "other.jsonl"
+    other_file.write_text("".join(json.dumps({"prompt": f"other{n}"}) + "\n" for n in range(20)))
+    data = config.data.model_copy(
+        update={"train": (config.data.train[0].model_copy(update={"path": str(other_file)}),)}
+    )
+    other_config = config.model_copy(update={"data": data})
+    right, wrong = await connect(app_id="producer/1"), await connect(app_id="producer/2")
+    observer = await connect(app_id="test/1")
+    async with producing(wrong, other_config, "producer-2") as (_, refusing):
+        await observer.publish(credit_message(config, group=0))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with asyncio.timeout(20):
+                await asyncio.shield(refusing)
+    assert caught.group_contains(ConfigError, match="start this producer with the trainer's recipe")
+    await wrong.close()
+    late = await connect(app_id="producer/3")
+    async with (
+        producing(right, config, "producer-1"),
+        producing(late, other_config, "producer-3") as (_, refusing),
+    ):
+        await asyncio.gather(
+            *(observer.publish(credit_message(config, group=g)) for g in range(1, 40))
+        )
+        while not refusing.done():
+            await observer.publish(credit_message(config, group=40))
+            await asyncio.wait([refusing], timeout=0.05)
+        await late.close()
+        tasks = {}
+        async with asyncio.timeout(30):
+            while len(tasks) < 41 * 4:
+                delivery = await observer.get("prompts")
+                if delivery is None:
+                    await asyncio.sleep(0.02)
+                    continue
+                task = decode(delivery, delivery.body, RolloutTask)
+                tasks[task.rollout_id] = task.messages[0].content
+                observer.ack(delivery)
+            await empty(observer, "credits")
+    assert set(tasks) == {f"{group}.{index}" for group in range(41) for index in range(4)}
+    assert not any(prompt.startswith("other") for prompt in tasks.values())
+    assert (await observer.depth("dead_letters"))[0] == 0
+
+
 async def test_foreign_and_unreadable_messages_are_dead_letters(connect, config):
     broker = await connect()
     async with producing(broker, config):
