@@ -83,6 +83,8 @@ class FailPoint(StrEnum):
     """Older ones are gone; the journal goes on in the same segment."""
     JOURNAL_ROTATED = "journal.rotated"
     """A new segment was begun; old ones are not removed."""
+    JOURNAL_TRIMMED = "journal.trimmed"
+    """One old segment is removed, perhaps not all that can be."""
     ENDED = "ended"
     """Everything is saved; nobody was told that the run is over."""
     STEP_REPEATED = "step.repeated"

@@ -125,6 +125,7 @@ class Journal:
             if total <= keep_bytes or segment_numbers(name) >= segment_numbers(segment):
                 break
             (self._folder / name).unlink(missing_ok=True)
+            reach(FailPoint.JOURNAL_TRIMMED)
             total, removed = total - size, removed + 1
         return removed
 

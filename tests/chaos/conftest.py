@@ -13,7 +13,7 @@ from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 from tests.chaos.feeder import Feeder, feeding
 from tests.chaos.nursery import Kill, Life, Nursery
-from tests.chaos.outcome import Outcome, read_outcome
+from tests.chaos.outcome import Final, Told
 from tests.factories.models import build
 from tests.factories.recorded import RecordedStream
 
@@ -43,29 +43,33 @@ def nursery(broker_url: str) -> Iterator[Nursery]:
 class History:
     """A run and every trainer that it took."""
 
-    outcome: Outcome
+    final: Final
+    told: Told | None
+    """None when the journal's beginning was dropped."""
     lives: tuple[Life, ...]
     broadcast: frozenset[tuple[int, str]]
     """Versions and fingerprints heard."""
     over: bool
     num_credits: int
-    log: str
 
 
-Play = Callable[[Sequence[Kill]], Awaitable[History]]
+Play = Callable[..., Awaitable[History]]
 
 
 @pytest.fixture
 def play(tmp_path: Path, tiny_model: Path, nursery: Nursery, run_name: str, connect) -> Play:
-    """Runs the recording to its end, killing one trainer after the other: `await play(kills)`."""
+    """Runs the recording to its end, killing one trainer after the other: `await play(kills)`.
+
+    With `forgetful=True` the journal keeps no more than its checkpoints need.
+    """
 
     runs = count()
 
-    async def run(kills: Sequence[Kill]) -> History:
+    async def run(kills: Sequence[Kill], *, forgetful: bool = False) -> History:
         name = f"{run_name}-{next(runs)}"
         folder = tmp_path / name
         folder.mkdir()
-        config = recipe(folder, tiny_model, name)
+        config = recipe(folder, tiny_model, name, forgetful=forgetful)
         broker = await connect(app_id="feeder/0", run=name)
         feeder = Feeder(broker, RunFolder.of(config), STREAM)
         lives: list[Life] = []
@@ -74,24 +78,29 @@ def play(tmp_path: Path, tiny_model: Path, nursery: Nursery, run_name: str, conn
                 number = len(lives)
                 life = await nursery.live(config, folder, number, resume=number > 0, kill=kill)
                 lives.append(life)
+                assert life.killed or life.status == 0, f"status {life.status}:\n{_log(folder)}"
                 if life.killed:
                     await feeder.repeat_last()
                     await asyncio.sleep(_BREATH_S)
-        log = "".join(path.read_text() for path in sorted(folder.glob("trainer-*.log")))
-        assert lives[-1].status == 0, log[-3000:]
+        assert lives[-1].status == 0, _log(folder)
         return History(
-            read_outcome(config),
+            Final.read(config),
+            None if forgetful else Told.read(config),
             tuple(lives),
             frozenset(feeder.broadcast),
             feeder.over,
             feeder.num_credits,
-            log,
         )
 
     return run
 
 
-def recipe(folder: Path, model: Path, name: str) -> RunConfig:
+def _log(folder: Path) -> str:
+    """The end of what the trainers said."""
+    return "".join(path.read_text() for path in sorted(folder.glob("trainer-*.log")))[-4000:]
+
+
+def recipe(folder: Path, model: Path, name: str, *, forgetful: bool) -> RunConfig:
     """Half a batch ahead, evaluations, a checkpoint every other step."""
     for part in ("train", "eval"):
         lines = [json.dumps({"prompt": f"{n} + 1 =", "answer": str(n + 1)}) for n in range(64)]
@@ -112,7 +121,7 @@ def recipe(folder: Path, model: Path, name: str) -> RunConfig:
         },
         "trainer": {"lr": 1e-3, "warmup_steps": 2, "micro_batch_tokens": 64},
         "weights": {"keep": 2},
-        "checkpoint": {"every": 2, "keep": 2},
+        "checkpoint": {"every": 2, "keep": 2, **({"journal_bytes": 0} if forgetful else {})},
         "eval": {"every": 3, "prompts": EVAL_PROMPTS},
         "deadlines": {
             "warn_after": 5.0,

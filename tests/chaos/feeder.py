@@ -20,7 +20,7 @@ from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from schemas.control import RunState, Wanted, WeightsPublished
 from schemas.headers import Headers, Purpose
-from schemas.journal import Arrived
+from schemas.journal import Arrived, JournalRecord
 from schemas.work import Credit, Failure, Trajectory
 from tests.factories.recorded import RecordedStream
 
@@ -105,13 +105,18 @@ class Feeder:
     async def _journaled(self, group: int, indexes: "list[int] | range") -> None:
         wanted = {(group, index) for index in indexes}
         while wanted:
-            records = await asyncio.to_thread(lambda: [e.record for e in self._reader.records()])
+            records = await asyncio.to_thread(self._records)
             wanted -= {
                 (record.group, record.index)
                 for record in records
                 if isinstance(record, Arrived) and record.purpose is Purpose.TRAIN
             }
             await asyncio.sleep(_GLANCE_S if wanted else 0)
+
+    def _records(self) -> list[JournalRecord]:
+        with contextlib.suppress(FileNotFoundError):  # removed while it was read: look again
+            return [entry.record for entry in self._reader.records()]
+        return []
 
     async def _send(
         self, model: Trajectory | Failure, credit: Credit, index: int, run_id: str

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from consumers.trainer.books.balance import Rules
 from consumers.trainer.books.ledger import Ledger
@@ -12,101 +12,126 @@ from infra.runs.metrics import read_metrics
 from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 from schemas.headers import Purpose
-from schemas.journal import Arrived, Batch, Evaluated, Issued, JournalRecord, Published, Stepped
+from schemas.journal import (
+    Arrived,
+    Batch,
+    Evaluated,
+    Issued,
+    JournalRecord,
+    Published,
+    Stepped,
+)
+
+
+class Comparable:
+    """A dataclass that says where it differs."""
+
+    def differences(self, other: Self) -> list[str]:
+        """Each field that differs, with both values."""
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return [f"{name}: {one} instead of {two}" for name, one, two in pairs if one != two]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Everything that must not depend on where the trainer died."""
+class Final(Comparable):
+    """The end state: what checkpoint, weight store and metrics say."""
 
     weights_sha256: str
     """Of the newest checkpoint."""
     checkpoint_step: int
+    stored: tuple[tuple[int, int, str], ...]
+    """Version, step, fingerprint of every manifest."""
+    files: tuple[tuple[str, int, str], ...]
+    """Of the newest version: name, size, SHA-256."""
+    books: dict[str, int]
+    """Of the ledger in the newest checkpoint."""
+    ends: dict[int, str]
+    """By group, of the same ledger."""
+    metrics: dict[str, Any]
+    """Steps and evaluations that have a line, and what the last line says of the books."""
+
+    @classmethod
+    def read(cls, config: RunConfig) -> Self:
+        """Read a run folder whose trainer has ended."""
+        folder = RunFolder.of(config)
+        store = WeightStore(folder.weights(config))
+        newest = store.newest()
+        assert newest is not None
+        manifests = [store.manifest(version) for version in range(newest.version + 1)]
+        checkpoint = max(folder.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
+        state = json.loads((checkpoint / "state" / "state.json").read_text())
+        ledger = Ledger.from_json(state["extra"]["ledger"], Rules.of(config))
+        ends = {number: ledger.ends.get(number) for number in range(ledger.num_issued)}
+        return cls(
+            weights_sha256=state["weights_sha256"],
+            checkpoint_step=state["step"],
+            stored=tuple((m.version, m.step, m.fingerprint) for m in manifests if m is not None),
+            files=tuple((file.name, file.size_bytes, file.sha256) for file in newest.files),
+            books=_books(ledger),
+            ends={number: end.value for number, end in ends.items() if end is not None},
+            metrics=_metrics(folder),
+        )
+
+
+@dataclass(frozen=True)
+class Told(Comparable):
+    """The whole history, as the journal tells it."""
+
     steps: tuple[tuple[int, float, float, str], ...]
     """Number, loss, gradient norm, hash of the weights."""
     published: tuple[tuple[int, int, str], ...]
-    """Version, step, fingerprint: from the journal."""
-    stored: tuple[tuple[int, int, str], ...]
-    """The same, from the manifests."""
-    files: tuple[tuple[str, int, str], ...]
-    """Of the newest version: name, size, SHA-256."""
+    """Version, step, fingerprint."""
     batches: tuple[tuple[int, int, tuple[int, ...], tuple[str, ...]], ...]
     """Step, version, groups, members."""
     ends: dict[int, str]
     """By group; each must have ended once."""
     books: dict[str, int]
-    """Of the ledger that the journal gives."""
-    saved_books: dict[str, int]
-    """Of the ledger in the newest checkpoint."""
+    """Of the ledger that the records give."""
     issued: tuple[tuple[str, int, int], ...]
     """Credits: purpose, group (or version) and attempt."""
     arrived: tuple[tuple[str, float | None], ...]
     """Members to train on that counted, with their rewards, by name."""
     evaluated: tuple[tuple[int, int, int, float], ...]
     """Version, scored, asked, reward."""
-    metrics: dict[str, Any]
-    """Steps and evaluations that have a line, and what the last line says of the books."""
 
-    def differences(self, other: "Outcome") -> list[str]:
-        """Each field that differs, with both values."""
-        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
-        return [
-            f"{name}: {mine} instead of {theirs}" for name, mine, theirs in pairs if mine != theirs
-        ]
-
-
-def read_outcome(config: RunConfig) -> Outcome:
-    """Read a run folder whose trainer has ended."""
-    folder = RunFolder.of(config)
-    records = [entry.record for entry in JournalReader(folder.journal).records()]
-    store = WeightStore(folder.weights(config))
-    newest = store.newest()
-    assert newest is not None
-    manifests = [store.manifest(version) for version in range(newest.version + 1)]
-    state_file = max(folder.checkpoints.glob("step_*"), key=lambda p: int(p.name[5:]))
-    state = json.loads((state_file / "state" / "state.json").read_text())
-    saved = Ledger.from_json(state["extra"]["ledger"], Rules.of(config))
-    return Outcome(
-        weights_sha256=state["weights_sha256"],
-        checkpoint_step=state["step"],
-        steps=tuple(
-            (r.step, r.loss, r.grad_norm, r.weights_sha256)
-            for r in records
-            if isinstance(r, Stepped)
-        ),
-        published=tuple(
-            (r.version, r.step, r.fingerprint) for r in records if isinstance(r, Published)
-        ),
-        stored=tuple((m.version, m.step, m.fingerprint) for m in manifests if m is not None),
-        files=tuple((file.name, file.size_bytes, file.sha256) for file in newest.files),
-        batches=tuple(
-            (r.step, r.version, r.groups, r.members) for r in records if isinstance(r, Batch)
-        ),
-        ends=_ends(records),
-        books=_books(_ledger(config, records)),
-        saved_books=_books(saved),
-        issued=tuple(
-            sorted(
-                (r.purpose.value, group, r.attempt)
+    @classmethod
+    def read(cls, config: RunConfig) -> Self:
+        """Read a journal from its first record."""
+        reader = JournalReader(RunFolder.of(config).journal)
+        assert reader.begins_at_start()
+        records = [entry.record for entry in reader.records()]
+        ledger = Ledger(Rules.of(config))
+        for record in records:
+            ledger.apply(record)
+        return cls(
+            steps=tuple(
+                (r.step, r.loss, r.grad_norm, r.weights_sha256)
                 for r in records
-                if isinstance(r, Issued)
-                for group in r.groups
-            )
-        ),
-        arrived=tuple(
-            sorted(
-                (r.rollout_id, r.reward)
+                if isinstance(r, Stepped)
+            ),
+            published=tuple(
+                (r.version, r.step, r.fingerprint) for r in records if isinstance(r, Published)
+            ),
+            batches=tuple(
+                (r.step, r.version, r.groups, r.members) for r in records if isinstance(r, Batch)
+            ),
+            ends=_ends(records),
+            books=_books(ledger),
+            issued=_issued(records),
+            arrived=tuple(
+                sorted(
+                    (r.rollout_id, r.reward)
+                    for r in records
+                    if isinstance(r, Arrived) and r.purpose is Purpose.TRAIN
+                )
+            ),
+            evaluated=tuple(
+                (r.version, r.num_scored, r.num_asked, r.reward)
                 for r in records
-                if isinstance(r, Arrived) and r.purpose is Purpose.TRAIN
-            )
-        ),
-        evaluated=tuple(
-            (r.version, r.num_scored, r.num_asked, r.reward)
-            for r in records
-            if isinstance(r, Evaluated)
-        ),
-        metrics=_metrics(folder),
-    )
+                if isinstance(r, Evaluated)
+            ),
+        )
 
 
 def _ends(records: list[JournalRecord]) -> dict[int, str]:
@@ -118,11 +143,14 @@ def _ends(records: list[JournalRecord]) -> dict[int, str]:
     return dict(sorted(ends.items()))
 
 
-def _ledger(config: RunConfig, records: list[JournalRecord]) -> Ledger:
-    ledger = Ledger(Rules.of(config))
-    for record in records:
-        ledger.apply(record)
-    return ledger
+def _issued(records: list[JournalRecord]) -> tuple[tuple[str, int, int], ...]:
+    credits = [
+        (record.purpose.value, group, record.attempt)
+        for record in records
+        if isinstance(record, Issued)
+        for group in record.groups
+    ]
+    return tuple(sorted(credits))
 
 
 def _books(ledger: Ledger) -> dict[str, int]:

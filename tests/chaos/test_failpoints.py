@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 SEED = 3
 NUM_POINTS = int(os.environ.get("WARREN_CHAOS_POINTS", "12"))
+OTHERS = RESUMING | {FailPoint.JOURNAL_TRIMMED}
+"""Not reached by a fresh trainer whose journal keeps everything."""
 _unkilled: list[History] = []
 
 
@@ -39,7 +41,7 @@ async def unkilled(play: Play) -> History:
 def points(reached: Counter[str], number: int) -> list[Kill]:
     """Points of a run, seeded; each name comes before any comes again."""
     rng = random.Random(SEED)
-    names = [point for point in FailPoint if point not in RESUMING]
+    names = [point for point in FailPoint if point not in OTHERS]
     chosen: list[Kill] = []
     while len(chosen) < number:
         for point in rng.sample(names, len(names)):
@@ -51,7 +53,10 @@ def points(reached: Counter[str], number: int) -> list[Kill]:
 
 def check_equal(history: History, unkilled: History) -> None:
     """The same end, told to everyone in the same way."""
-    assert history.outcome.differences(unkilled.outcome) == []
+    assert history.final.differences(unkilled.final) == []
+    if history.told is not None:
+        assert unkilled.told is not None
+        assert history.told.differences(unkilled.told) == []
     assert history.broadcast == unkilled.broadcast
     assert history.over
 
@@ -59,20 +64,21 @@ def check_equal(history: History, unkilled: History) -> None:
 async def test_unkilled_it_makes_of_the_recording_what_can_be_told_without_it(
     unkilled: History,
 ) -> None:
-    outcome = unkilled.outcome
-    assert outcome.ends == STREAM.ends()
-    assert [groups for _, _, groups, _ in outcome.batches] == STREAM.batches()
-    for _, _, groups, members in outcome.batches:
+    told, final = unkilled.told, unkilled.final
+    assert told is not None
+    assert told.ends == final.ends == STREAM.ends()
+    assert [groups for _, _, groups, _ in told.batches] == STREAM.batches()
+    for _, _, groups, members in told.batches:
         assert members == tuple(name for group in groups for name in STREAM.members(group))
     versions = [(n, n) for n in range(STREAM.num_steps + 1)]
-    assert [(version, step) for version, step, _ in outcome.published] == versions
-    assert outcome.evaluated == tuple(
+    assert [(version, step) for version, step, _ in told.published] == versions
+    assert told.evaluated == tuple(
         (v, EVAL_PROMPTS, EVAL_PROMPTS, STREAM.evaluation_reward(v, EVAL_PROMPTS))
         for v in (0, 3, 6)
     )
-    assert outcome.stored == outcome.published
-    assert outcome.saved_books == outcome.books
-    assert unkilled.broadcast == {(version, print_) for version, _, print_ in outcome.published}
+    assert final.stored == told.published
+    assert final.books == told.books
+    assert unkilled.broadcast == {(version, print_) for version, _, print_ in told.published}
     assert len({print_ for _, print_ in unkilled.broadcast}) == STREAM.num_steps + 1
 
 
@@ -124,13 +130,28 @@ async def test_killed_several_times_it_comes_to_the_same_end(
     chosen = rng.choices(list(FailPoint), k=5)
     kills = [Kill(point, rng.randint(1, 4), power=rng.random() < 0.5) for point in chosen]
     history = await play(kills)
-    assert all(life.killed or life.status == 0 for life in history.lives), history.log[-3000:]
+    check_equal(history, unkilled)
+
+
+@pytest.mark.parametrize("power", [False, True])
+async def test_killed_while_it_forgets(play: Play, unkilled: History, power: bool) -> None:
+    """What is left of the journal and the checkpoints must be enough at any moment."""
+    kills = [
+        Kill(FailPoint.JOURNAL_TRIMMED, 1, power),
+        Kill(FailPoint.STEP_REPEATED, 1, power),
+        Kill(FailPoint.CHECKPOINT_NAMED, 1, power),
+        Kill(FailPoint.JOURNAL_TRIMMED, 2, power),
+    ]
+    history = await play(kills, forgetful=True)
+    assert history.lives[0].killed
     check_equal(history, unkilled)
 
 
 async def test_every_fail_point_is_reached(play: Play, unkilled: History) -> None:
     """A name that nothing reaches would be killed at by no test."""
     reached = unkilled.lives[0].reached
-    assert set(FailPoint) - RESUMING == set(reached)
+    assert set(FailPoint) - OTHERS == set(reached)
+    forgetful = (await play([], forgetful=True)).lives[0].reached
+    assert set(forgetful) == set(FailPoint) - RESUMING
     resumed = (await play([Kill(FailPoint.STEP_JOURNALED, 3)])).lives[1].reached
     assert set(resumed) >= RESUMING
