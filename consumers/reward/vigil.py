@@ -1,7 +1,7 @@
-"""What the role waits for, by name: rollouts, or the broker's confirms."""
+"""What the role waits for, by name: the broker, its confirms, or rollouts."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import NoReturn
 
@@ -15,11 +15,13 @@ class Vigil:
 
     Args:
         waits: Of the role.
+        connected: Whether the broker is there.
         deadline_s: Without anything for this long, it is past its deadline.
     """
 
-    def __init__(self, waits: Waits, *, deadline_s: float) -> None:
+    def __init__(self, waits: Waits, *, connected: Callable[[], bool], deadline_s: float) -> None:
         self._waits = waits
+        self._connected = connected
         self._deadline_s = deadline_s
         self._unconfirmed: dict[int, float] = {}
         self._next = 0
@@ -58,6 +60,8 @@ class Vigil:
                 await asyncio.sleep(_PERIOD_S)
 
     def _missing(self) -> str:
+        if not self._connected():
+            return "the broker to come back"
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._unconfirmed.values()), now)
         if now - oldest > _PERIOD_S:

@@ -89,7 +89,11 @@ class _Desk:
         self._held: set[str] = set()
         self._attempts = context.config.rollout.data_attempts
         self._scored = self._failed = self._retried = 0
-        self.vigil = Vigil(context.waits, deadline_s=context.config.deadlines.stall)
+        self.vigil = Vigil(
+            context.waits,
+            connected=lambda: self._broker.connected,
+            deadline_s=context.config.deadlines.stall,
+        )
 
     def describe(self) -> dict[str, object]:
         """For the heartbeat."""

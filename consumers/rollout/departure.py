@@ -55,6 +55,7 @@ class Departure:
         began = asyncio.get_running_loop().time()
         returning = asyncio.ensure_future(self.give_back_waiting())
         await asyncio.sleep(0)  # what was taken in this very step has a state from now on
+        self._runner.end_cuts()  # what they were to cut is cut now
         lost = [held for held in self._slots if self._runner.engine_hangs and _in_engine(held)]
         begun = {returning, *(asyncio.ensure_future(self._runner.salvage(one)) for one in lost)}
         chosen = [held for held in self._slots if held not in lost]

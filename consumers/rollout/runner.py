@@ -85,6 +85,7 @@ class Runner:
         self._on_failed = on_failed
         self._on_free = on_free
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cuts: set[asyncio.Task[None]] = set()
         self.served_version = -1
         """What the engine serves; rollouts that need more wait in their slots."""
         self.leaving = False
@@ -94,7 +95,7 @@ class Runner:
 
     @property
     def tasks(self) -> set["asyncio.Task[None]"]:
-        """Everything under way."""
+        """Every rollout under way."""
         return set(self._tasks)
 
     def take(self, held: Held) -> None:
@@ -143,7 +144,12 @@ class Runner:
     def cut_soon(self, held: Iterable[Held], reason: CutReason) -> None:
         """Cut rollouts without waiting for the engine to hear of it."""
         if chosen := list(held):
-            self._spawn(self._cut_and_forget(chosen, reason))
+            self._spawn(self._cut_and_forget(chosen, reason), self._cuts)
+
+    def end_cuts(self) -> None:
+        """An engine that hangs will not answer these."""
+        for cut in self._cuts:
+            cut.cancel()
 
     def return_soon(self, held: Held) -> None:
         """Give back what was not admitted for long, so that another worker can have it."""
@@ -187,14 +193,19 @@ class Runner:
         others = [one for one in self._slots if one is not held and one.runner is not None]
         return not others or not (held.alone or any(one.alone for one in others))
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
+    def _spawn(
+        self,
+        work: "asyncio._CoroutineLike[None]",
+        among: "set[asyncio.Task[None]] | None" = None,
+    ) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        (self._tasks if among is None else among).add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        self._cuts.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failed(error)
 

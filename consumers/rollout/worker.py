@@ -204,6 +204,7 @@ async def _work(context: RoleContext, floor: Floor) -> None:
         await floor.departure.leave()
         _tell_what_broke(floor, loops)
     finally:
+        floor.runner.end_cuts()
         await _cancelled([*loops, stopping, *floor.runner.tasks])
 
 

@@ -101,8 +101,14 @@ class World:
             Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
         )
 
-    async def start(self, name: str, **rollout: Any) -> None:
-        """A worker process; output goes to `<name>.log`."""
+    async def start(self, name: str, *, hangs_after: int | None = None, **rollout: Any) -> None:
+        """A worker process; output goes to `<name>.log`.
+
+        Args:
+            name: Of the worker.
+            hangs_after: Steps after which its engine hangs.
+            rollout: Keys of [rollout].
+        """
         recipe = {
             "run": {"name": self.broker.run, "dir": str(self.folder / "runs"), "steps": 1},
             "broker": {"heartbeat": 10},
@@ -127,13 +133,14 @@ class World:
             "config = RunConfig.model_validate(json.loads(Path(sys.argv[1]).read_text())); "
             "sys.exit(run(config, worker=sys.argv[2]))"
         )
+        arguments = ["-c", code, str(path), name]
+        if hangs_after is not None:
+            module = "tests.integration.rollout.hanging_worker"
+            arguments = ["-m", module, str(path), name, str(hangs_after)]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.workers[name] = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-c",
-                code,
-                str(path),
-                name,
+                *arguments,
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,

@@ -62,6 +62,24 @@ async def test_what_a_killed_worker_held_another_does_again(world: World) -> Non
     assert (await world.broker.depth("prompts"))[0] == 0
 
 
+async def test_a_worker_whose_engine_hangs_hands_over_and_leaves(world: World) -> None:
+    await world.put_tasks(12)
+    await world.start("a", hangs_after=60, stall_timeout=2.0)
+    code = await asyncio.wait_for(world.workers.pop("a").wait(), 120)
+    assert code == 1, world.logs()
+    assert "the engine hangs" in world.logs()
+    snapshots, _ = await world.broker.depth("cancel_queue")
+    assert snapshots > 0, "what it had sampled went with the snapshots"
+    await world.start("b")
+    await world.collect(lambda: not world.missing())
+    check_content(world)
+    assert not world.repeated()
+    moved = [one for one in world.rollouts if one.progress.interruptions]
+    assert len(moved) == snapshots
+    assert {one.progress.interruptions[0].reason for one in moved} <= {"leave", "stall"}
+    assert await world.stop("b") == 0, world.logs()
+
+
 @pytest.mark.parametrize("on_sync", ["republish", "in_flight", "drain"])
 async def test_new_weights_in_the_middle_of_rollouts(world: World, on_sync: str) -> None:
     await world.put_tasks(30)

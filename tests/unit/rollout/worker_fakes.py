@@ -129,6 +129,7 @@ class RuleEngine:
         return ServedWeights(version=self.version, fingerprint=self.fingerprint)
 
     async def close(self) -> None:
+        self.deaf = False
         await self.interrupt()
 
 

@@ -1,0 +1,32 @@
+"""A rollout worker whose engine stops in the middle of a step: `<recipe.json> <name> <tokens>`."""
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from consumers.rollout.engines.batch import Batch
+from consumers.rollout.worker import ROLE, body
+from infra.roles.lifecycle import serve
+from schemas.config import RunConfig
+
+
+def main(recipe: str, name: str, steps: str) -> int:
+    """Serve until the engine's thread hangs for ever, as on a lost device."""
+    config = RunConfig.model_validate(json.loads(Path(recipe).read_text()))
+    step, left = Batch.step, [int(steps)]
+
+    def hang(self: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            threading.Event().wait()
+        step(self)
+
+    Batch.step = hang  # type: ignore[method-assign]
+    return asyncio.run(serve(ROLE, config, body, worker=name))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
