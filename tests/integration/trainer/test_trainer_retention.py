@@ -1,9 +1,13 @@
 """A long run does not fill its folder, and what it keeps is enough to resume from."""
 
+import asyncio
 import shutil
+import time
 
 import pytest
 
+from consumers.trainer.telling.books_text import to_json
+from consumers.trainer.telling.history import read_history
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader, segment_names
 from infra.runs.metrics import read_metrics
@@ -54,3 +58,28 @@ async def test_history_that_nobody_needs_stays_while_it_is_small(recipe, trainer
         assert await trainer(config) == 0
     records = [e.record for e in JournalReader(RunFolder.of(config).journal).records()]
     assert [r.step for r in records if isinstance(r, Stepped)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_the_books_are_read_beside_a_living_trainer(recipe, trainer, connect) -> None:
+    """While segments are begun and removed under the reader; it takes no lock and stops nobody."""
+    checkpoint = {"every": 1, "keep": 1, "journal_bytes": 0}
+    config = recipe(run={"steps": 10}, checkpoint=checkpoint)
+    seen = []
+    async with working(World(await connect(app_id="world/0"), delay_s=0.01)) as world:
+        running = asyncio.create_task(trainer(config))
+        await world.until(lambda: world.version >= 0)
+        while not running.done():
+            books = to_json(await asyncio.to_thread(read_history, config), now=time.time())
+            assert books["balanced"], books
+            seen.append(books)
+            await asyncio.sleep(0.02)
+        assert await running == 0
+    for name in ("issued", "trained", "step", "stepped", "version"):
+        values = [books[name] for books in seen]
+        assert values == sorted(values)
+    assert len({books["step"] for books in seen}) > 3
+    last = to_json(read_history(config), now=time.time())
+    (end,) = read_metrics(RunFolder.of(config).metrics, "end")
+    for name in ("issued", "open", "trained", "filtered", "stale", "dead", "step", "version"):
+        assert last[name] == end[name], name
+    assert last["members"]["late"] == end["total/late"]
