@@ -18,6 +18,9 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 _CALL_TIMEOUT_S = 10.0
+_REFUSAL_S = 0.05
+"""pika waits 15 s where a connection is reset before it has looked at it; a closed port, which this
+stands for, is refused at once."""
 _HEAD_BYTES = 16 * 1024
 _LINGER_OFF = struct.pack("ii", 1, 0)
 _NAME_KEY = b"\x0fconnection_nameS"
@@ -156,6 +159,7 @@ class Proxy:
         try:
             await self._loop.create_connection(lambda: pair.target, "127.0.0.1", self.target_port)
         except OSError:
+            await asyncio.sleep(_REFUSAL_S)
             pair.reset()
 
 

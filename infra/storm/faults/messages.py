@@ -20,6 +20,7 @@ from infra.storm.world import Outcome, World
 _PATIENCE_S = 4.0
 _CONFIRM_S = 120.0
 _HANDFUL = 6
+_LOOK_S = 0.1
 
 Damage = Callable[[bytes, random.Random], bytes]
 
@@ -58,11 +59,20 @@ async def flip(world: World, fault: Planned) -> Outcome | None:
 
 async def purge(world: World, fault: Planned) -> Outcome | None:
     """Everything that waits in a work queue is deleted; the ledger asks for it again."""
-    depth, _ = await world.hostile.depth(fault.target)
-    count = await world.hostile.purge(fault.target)
-    began = asyncio.get_running_loop().time()
-    recovery = await world.recovery_s(("trainer",), began=began)
-    return Outcome(survived=recovery is not None, detail=f"{count} messages ({depth} seen)")
+    loop = asyncio.get_running_loop()
+    queues = _in_turn(world, fault)
+    deadline = loop.time() + len(queues) * _PATIENCE_S
+    while loop.time() < deadline:
+        for queue in queues:
+            began = loop.time()
+            count = await world.hostile.purge(queue)
+            if count:
+                recovery = await world.recovery_s(("trainer",), began=began)
+                return Outcome(
+                    survived=recovery is not None, target=queue, detail=f"{count} messages"
+                )
+        await asyncio.sleep(_LOOK_S)
+    return None
 
 
 def truncated(body: bytes, chance: random.Random) -> bytes:
@@ -92,9 +102,7 @@ async def _damaged(world: World, fault: Planned, damage: Damage) -> Outcome | No
 
 async def _take(world: World, fault: Planned, count: int) -> list[Delivery]:
     """Messages of the planned queue, else of the others in turn: queues are often empty."""
-    others = [name for name in world.queues if name != fault.target]
-    random.Random(fault.seed).shuffle(others)
-    for queue in (fault.target, *others):
+    for queue in _in_turn(world, fault):
         taken: list[Delivery] = []
         subscription = world.hostile.subscribe(queue, prefetch=count)
         with contextlib.closing(subscription), contextlib.suppress(TimeoutError):
@@ -106,6 +114,13 @@ async def _take(world: World, fault: Planned, count: int) -> list[Delivery]:
         if taken:
             return taken
     return []
+
+
+def _in_turn(world: World, fault: Planned) -> list[str]:
+    """The planned queue, then the others in an order of the seed."""
+    others = [name for name in world.queues if name != fault.target]
+    random.Random(fault.seed).shuffle(others)
+    return [fault.target, *others]
 
 
 async def _publish(world: World, delivery: Delivery, body: bytes | None = None) -> None:

@@ -1,9 +1,11 @@
-"""The newest weight file is damaged as soon as it is published.
+"""A weight file is damaged between its last byte and its manifest, so that everybody who is told
+of it finds it damaged.
 
 Recovered: every rollout worker serves a newer version than the damaged one.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Callable
@@ -11,11 +13,9 @@ from pathlib import Path
 
 from infra.storm.schedule import Planned, role_of
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
-from infra.weights.manifest import Manifests
-from schemas.control import WeightsPublished
 
 _APPEAR_S = 60.0
-_LOOK_S = 0.003
+_LOOK_S = 0.001
 
 
 async def truncate(world: World, fault: Planned) -> Outcome | None:
@@ -50,44 +50,58 @@ def flip_bit(path: Path, chance: random.Random) -> str:
 async def _damage(
     world: World, fault: Planned, do: Callable[[Path, random.Random], str]
 ) -> Outcome | None:
-    published = await _next_published(world)
-    if published is None:
+    folder = await _next_version(world)
+    if folder is None:
         return None
     began = asyncio.get_running_loop().time()
     chance = random.Random(fault.seed)
-    file = chance.choice(published.files)
-    where = do(world.folder.weights(world.config) / published.folder / file.name, chance)
+    try:
+        file = chance.choice(sorted(folder.iterdir()))
+        where = do(file, chance)
+    except (OSError, IndexError):
+        return None
+    version = version_of(folder.name)
     workers = [name for name in world.processes if role_of(name) == "rollout"]
     refused = _refusals(world, workers)
 
     def healed() -> bool:
         seen = [world.watch.latest.get(name) for name in workers]
-        return all(beat is not None and beat.version > published.version for beat in seen)
+        return all(beat is not None and beat.version > version for beat in seen)
 
     survived = await world.watch.until(healed, RECOVERY_TIMEOUT_S)
-    bitten = _refusals(world, workers) - refused
+    bitten = max(0, _refusals(world, workers) - refused)
     return Outcome(
         survived=survived,
-        target=f"v{published.version}/{file.name}",
-        detail=f"{where}; refused {max(0, bitten)} times",
+        target=f"v{version}/{file.name}",
+        detail=f"{where}; refused {bitten} times",
         recovery_s=asyncio.get_running_loop().time() - began if survived else None,
     )
 
 
-async def _next_published(world: World) -> WeightsPublished | None:
-    """The next version, a few milliseconds after its manifest appears."""
-    manifests = Manifests(world.folder.weights(world.config) / "manifests")
-    known = max(manifests.versions(), default=-1)
-    newest = known
+async def _next_version(world: World) -> Path | None:
+    """Folder of the next version, a few milliseconds after it appeared."""
+    store = world.folder.weights(world.config)
+    known = {path.name for path in _versions(store)}
+    fresh: list[Path] = []
 
     def appeared() -> bool:
-        nonlocal newest
-        newest = max(manifests.versions(), default=-1)
-        return newest > known
+        fresh.extend(path for path in _versions(store) if path.name not in known)
+        return bool(fresh)
 
-    if not await world.watch.until(appeared, _APPEAR_S, every_s=_LOOK_S):
-        return None
-    return manifests.read(newest)
+    await world.watch.until(appeared, _APPEAR_S, every_s=_LOOK_S)
+    return fresh[0] if fresh else None
+
+
+def _versions(store: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [path for path in store.iterdir() if version_of(path.name) >= 0]
+    return []
+
+
+def version_of(folder: str) -> int:
+    """`v00000012.i3.5f0c9a1e` -> 12; -1 for anything else."""
+    number = folder.partition(".")[0].removeprefix("v")
+    return int(number) if folder.startswith("v") and number.isdecimal() else -1
 
 
 def _refusals(world: World, workers: list[str]) -> int:
