@@ -177,7 +177,7 @@ class Runner:
     # -- inside
 
     def _start_if_allowed(self, held: Held) -> None:
-        if self.leaving or held.headers.min_version > self.served_version:
+        if self.leaving or held.publishing or held.headers.min_version > self.served_version:
             return
         if self._slots.num_alone and not self._may_start_beside(held):
             return

@@ -10,6 +10,7 @@
     run is over   -> 0 at once
     engine dies or hangs         -> hand over what can be, 1
     a wait outlives its deadline -> the same, 5               (if `on_deadline` is `stop`)
+    agent code never returns     -> 1 at once, by the watchdog
 
 This is the boundary at which whatever goes wrong in one of the loops ends the role.
 """
@@ -25,6 +26,7 @@ from consumers.rollout.engines.base import Engine
 from consumers.rollout.floor import Floor, build_floor
 from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
+from consumers.rollout.watchdog import Watchdog
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
 from infra.roles.lifecycle import serve
@@ -162,7 +164,8 @@ async def serve_rollouts(
     context.on_run_state(floor.hear_run_state)
     try:
         if await context.unless_stopped(_start(context, floor)):
-            await _work(context, floor)
+            with Watchdog(floor.limits.stall_timeout_s):
+                await _work(context, floor)
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
