@@ -20,7 +20,7 @@ from infra.amqp.message import Delivery, Outgoing
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, WarrenError
 from infra.roles.handling import handle_each
-from infra.roles.lifecycle import serve
+from infra.roles.lifecycle import run_role, serve
 from producers.books import Books, open_datasets
 from producers.datasets import Dataset
 from producers.rows import DatasetError, Row
@@ -40,7 +40,7 @@ KEYS = {Purpose.TRAIN: "prompt", Purpose.EVAL: "eval_prompt"}
 
 def run(config: RunConfig, *, worker: str | None = None) -> int:
     """Turn credits into tasks until told to stop; returns the exit code."""
-    return asyncio.run(serve(ROLE, config, produce, worker=worker))
+    return run_role(serve(ROLE, config, produce, worker=worker))
 
 
 def check(config: RunConfig) -> list[str]:
@@ -106,7 +106,6 @@ async def produce(context: RoleContext) -> None:
 class _Desk:
     def __init__(self, context: RoleContext, books: Books) -> None:
         self._context, self._broker, self._books = context, context.broker, books
-        self._limit = asyncio.Semaphore(MAX_CONCURRENT)
         self._credits = 0
         self._tasks = 0
 
@@ -156,42 +155,47 @@ class _Desk:
 
     async def _publish_all(self, delivery: Delivery, credit: Credit, headers: Headers) -> None:
         """Every member's task or failure, confirmed."""
-        async with asyncio.TaskGroup() as group:
-            for row, members in self._books.rows_of(credit).items():
-                try:
-                    tasks = self._books.tasks(credit, row, members)
-                except DatasetError as error:
-                    logger.warning("no prompt for %s: %s", _range(credit, members), error)
-                    for index in members:
-                        group.create_task(self._fail(delivery, credit, headers, index, error))
-                    continue
-                for task in tasks:
-                    group.create_task(self._publish(delivery, credit, headers, task))
+        waiting: list[RolloutTask] = []
+        for row, members in self._books.rows_of(credit).items():
+            try:
+                waiting += self._books.tasks(credit, row, members)
+            except DatasetError as error:
+                logger.warning("no prompt for %s: %s", _range(credit, members), error)
+                for index in members:
+                    await self._fail(delivery, credit, headers, index, error)
+            if len(waiting) >= MAX_CONCURRENT:
+                await self._publish(delivery, credit, headers, waiting)
+                waiting = []
+        await self._publish(delivery, credit, headers, waiting)
 
     async def _publish(
-        self, delivery: Delivery, credit: Credit, headers: Headers, task: RolloutTask
+        self, delivery: Delivery, credit: Credit, headers: Headers, tasks: Sequence[RolloutTask]
     ) -> None:
-        async with self._limit:
-            envelope, body = encode(
-                task,
-                app_id=self._context.app_id,
-                correlation_id=task.rollout_id,
-                headers=task_headers(task, credit, run_id=headers.run_id).to_amqp(),
-                message_id=message_id(task.rollout_id, credit.attempt),
-            )
-            try:
-                await self._broker.publish(
-                    Outgoing(
-                        exchange="work",
-                        routing_key=KEYS[task.purpose],
-                        envelope=envelope,
-                        body=body,
-                    )
-                )
-            except MessageTooLarge as error:
-                await self._fail(delivery, credit, headers, task.index, error)
-                return
-        self._tasks += 1
+        messages = [self._message(task, credit, headers) for task in tasks]
+        try:
+            await self._broker.publish_all(messages)
+        except MessageTooLarge:
+            for task, message in zip(tasks, messages, strict=True):
+                try:
+                    await self._broker.publish(message)
+                except MessageTooLarge as error:
+                    await self._fail(delivery, credit, headers, task.index, error)
+                else:
+                    self._tasks += 1
+        else:
+            self._tasks += len(tasks)
+
+    def _message(self, task: RolloutTask, credit: Credit, headers: Headers) -> Outgoing:
+        envelope, body = encode(
+            task,
+            app_id=self._context.app_id,
+            correlation_id=task.rollout_id,
+            headers=task_headers(task, credit, run_id=headers.run_id).to_amqp(),
+            message_id=message_id(task.rollout_id, credit.attempt),
+        )
+        return Outgoing(
+            exchange="work", routing_key=KEYS[task.purpose], envelope=envelope, body=body
+        )
 
     async def _fail(
         self,

@@ -43,10 +43,12 @@ class Headers(Frozen):
     """Times it failed by its own content (data budget)."""
 
     def to_amqp(self) -> dict[str, str | int]:
-        """As an AMQP header table."""
+        """As an AMQP header table, without what only repeats a default: each entry is written
+        and read by every hop, and by the broker for the recording."""
         return {
             key: str(value) if isinstance(value, str) else value
             for key, value in self.__dict__.items()
+            if value != _DEFAULTS[key]
         }
 
     @classmethod
@@ -65,5 +67,6 @@ def rollout_id_of(purpose: Purpose, group: int, index: int) -> str:
     return f"eval{group}.{index}" if purpose is Purpose.EVAL else f"{group}.{index}"
 
 
-HEADER_NAMES = frozenset(Headers.model_fields)
+_DEFAULTS = {name: field.default for name, field in Headers.model_fields.items()}
+HEADER_NAMES = frozenset(_DEFAULTS)
 """Of the headers that are ours, without the codec's."""

@@ -21,7 +21,7 @@ from infra.amqp.message import Delivery, Outgoing
 from infra.amqp.returned import returned
 from infra.roles.context import RoleContext
 from infra.roles.handling import handle_each
-from infra.roles.lifecycle import serve
+from infra.roles.lifecycle import run_role, serve
 from schemas.config import RunConfig
 from schemas.control import RunState, Wanted
 from schemas.headers import Headers, Purpose
@@ -38,7 +38,7 @@ _FAILURE_FIELDS = {"rollout_id", "group", "index", "purpose", "attempt"}
 
 def run(config: RunConfig, *, worker: str | None = None) -> int:
     """Score rollouts until told to stop; returns the exit code."""
-    return asyncio.run(serve(ROLE, config, score_rollouts, worker=worker))
+    return run_role(serve(ROLE, config, score_rollouts, worker=worker))
 
 
 def check(config: RunConfig) -> list[str]:
@@ -136,7 +136,7 @@ class _Desk:
         body = delivery.body if plain else rollout.model_dump_json().encode()
         try:
             scored = await self._pool.score(body)
-            message = _trajectory_message(rollout, scored, headers, self._context.app_id)
+            message = _trajectory_message(rollout, body, scored, headers, self._context.app_id)
             with self.vigil.confirm():
                 await self._broker.publish(message)
         except ScoringFailed as error:
@@ -194,7 +194,7 @@ def _failed_once_more(headers: Headers) -> Headers:
 
 
 def _trajectory_message(
-    rollout: Rollout, scored: Scored, headers: Headers, app_id: str
+    rollout: Rollout, body: bytes, scored: Scored, headers: Headers, app_id: str
 ) -> Outgoing:
     trajectory = Trajectory(
         reward=scored.reward,
@@ -204,6 +204,7 @@ def _trajectory_message(
     )
     envelope, body = encode(
         trajectory,
+        known={"rollout": body},
         app_id=app_id,
         correlation_id=rollout.rollout_id,
         headers=headers.to_amqp(),

@@ -29,7 +29,7 @@ from consumers.rollout.limits import Limits
 from consumers.rollout.watchdog import Watchdog
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
-from infra.roles.lifecycle import serve
+from infra.roles.lifecycle import run_role, serve
 from infra.roles.newest import newest_manifest
 from infra.roles.registry import resolve
 from infra.weights.prepared import PreparedWeights
@@ -55,7 +55,7 @@ MakeLoop = Callable[[RoleContext, Engine, Gate], "AgentLoop"]
 
 def run(config: RunConfig, *, worker: str | None = None) -> int:
     """Turn tasks into rollouts until told to stop; returns the exit code."""
-    return asyncio.run(serve(ROLE, config, body, worker=worker))
+    return run_role(serve(ROLE, config, body, worker=worker))
 
 
 def check(config: RunConfig) -> list[str]:

@@ -54,10 +54,10 @@ def run(
         purge: Begin afresh where an earlier run of this name lies.
         skip_step: Give up this step, which was decided and cannot be taken, and go on behind it.
     """
-    from infra.roles.lifecycle import serve
+    from infra.roles.lifecycle import run_role, serve
 
     body = functools.partial(train, resume=resume, purge=purge, skip_step=skip_step)
-    return asyncio.run(serve("trainer", config, body, worker=worker))
+    return run_role(serve("trainer", config, body, worker=worker))
 
 
 async def train(

@@ -45,13 +45,18 @@ def encode(
     correlation_id: str,
     headers: Mapping[str, str | int],
     message_id: str | None = None,
+    known: Mapping[str, bytes] | None = None,
 ) -> tuple[Envelope, bytes]:
     """JSON of a model, compressed above 64 KiB, with its envelope.
 
     Args:
         message_id: The one of an earlier attempt; drawn when None.
+        known: JSON of fields that came in a message of the same content, so that they need not
+            be written again.
     """
-    body = orjson.dumps(model.model_dump(mode="json"))
+    known = known or {}
+    fields = model.model_dump(mode="json", exclude=set(known))
+    body = orjson.dumps(fields | {name: orjson.Fragment(json) for name, json in known.items()})
     compressed = len(body) > COMPRESS_ABOVE_BYTES
     if compressed:
         body = zstandard.ZstdCompressor(level=1).compress(body)

@@ -10,6 +10,7 @@ control  --- mailbox --->  control connection   never waits behind data
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from infra.amqp.declare import Topology
@@ -20,13 +21,13 @@ from infra.amqp.io.control import Control
 from infra.amqp.io.gets import Take
 from infra.amqp.io.io_thread import IoThread
 from infra.amqp.io.link import Link, connection_parameters, watch
-from infra.amqp.io.mailbox import Mailbox, Reply
-from infra.amqp.io.publisher import Publication, Publisher, too_large
+from infra.amqp.io.mailbox import Mailbox, Reply, SharedReply
+from infra.amqp.io.publisher import Publisher, to_publication
 from infra.amqp.io.subscription import Subscription
-from infra.amqp.io.wire import text, to_properties
+from infra.amqp.io.wire import text
 from infra.amqp.io.writes import flush
-from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
-from infra.amqp.topology import ExchangeName, Version, check_queue, full_name, parse_version
+from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.topology import ExchangeName, Version, check_queue, parse_version
 from infra.amqp.url import address, parse_url
 from infra.roles.errors import WarrenError
 
@@ -169,7 +170,7 @@ class Broker:
             PublishTimeout: Not confirmed within `timeout_s`; it may still arrive.
         """
         reply = self._reply()
-        self._post(self._publisher.submit, self._publication(message, reply))
+        self._post(self._publisher.submit, to_publication(self.run, message, reply))
         if timeout_s is None:
             await reply
             return
@@ -183,6 +184,21 @@ class Broker:
                 hint=f"the broker at {self._address} is away or has an alarm",
             ) from error
 
+    async def publish_all(self, messages: Sequence[Outgoing]) -> None:
+        """Publish some and wait until all are confirmed: one hand-over instead of many.
+
+        Raises:
+            MessageTooLarge: One is; the others may have been published.
+            BadMessage: One cannot be sent; none was.
+            Unroutable: No queue takes one; the others may have been published.
+        """
+        if not messages:
+            return
+        reply = SharedReply(self._box(), len(messages))
+        for publication in [to_publication(self.run, message, reply) for message in messages]:
+            self._post(self._publisher.submit, publication)
+        await reply
+
     async def emit(self, message: Outgoing) -> None:
         """Publish without confirm, to `events`: dropped when disconnected or blocked.
 
@@ -190,23 +206,8 @@ class Broker:
             MessageTooLarge: Checked before anything is sent.
             BadMessage: The envelope cannot be sent.
         """
-        publication = self._publication(message, self._reply(), persistent=False)
+        publication = to_publication(self.run, message, self._reply(), persistent=False)
         self._post(self._publisher.emit, publication)
-
-    def _publication(
-        self, message: Outgoing, reply: Reply, *, persistent: bool = True
-    ) -> Publication:
-        if len(message.body) > MAX_BODY_BYTES:
-            raise too_large(len(message.body), MAX_BODY_BYTES)
-        exchange, key = message.exchange, message.routing_key
-        if not exchange:
-            key = full_name(self.run, key)
-        else:
-            exchange = full_name(self.run, exchange)
-        properties = to_properties(message.envelope, persistent=persistent)
-        # control is state that is told again: while its queues are made anew, nobody may be there
-        mandatory = message.exchange != ExchangeName.SYNC
-        return Publication(exchange, key, properties, message.body, reply, mandatory=mandatory)
 
     # -- receiving
 
@@ -250,7 +251,7 @@ class Broker:
             offset=offset,
             on_close=lambda closed, rest: self._tell(self._consumer.unsubscribe, closed, rest),
         )
-        self._spawn(self._consumer.subscribe, subscription)
+        self._thread.spawn(self._consumer.subscribe(subscription))
         return subscription
 
     def control(self) -> Subscription:
@@ -271,7 +272,7 @@ class Broker:
             mailbox=self._box(),
             on_close=lambda closed, _rest: self._tell(self._control.unsubscribe, exchange, closed),
         )
-        self._spawn(self._control.subscribe, exchange, subscription)
+        self._thread.spawn(self._control.subscribe(exchange, subscription))
         return subscription
 
     def ack(self, delivery: Delivery) -> bool:
@@ -340,9 +341,6 @@ class Broker:
 
     def _give_back(self, delivery: Delivery) -> None:
         self._tell(self._consumer.give_back, delivery)
-
-    def _spawn(self, call: Any, *args: Any) -> None:
-        self._thread.spawn(call(*args))
 
     def _box(self) -> Mailbox:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,10 @@ def travelling(headers: Mapping[str, str | int]) -> dict[str, str | int]:
     (`x-death`, `x-delivery-count`, ...)."""
     kept: dict[str, str | int] = {}
     room = MAX_HEADERS_BYTES
-    for name in sorted(headers, key=lambda name: name not in _OURS):
+    names = list(headers)
+    if not _OURS.issuperset(names):
+        names.sort(key=lambda name: name not in _OURS)
+    for name in names:
         value = headers[name]
         size = len(value.encode()) if isinstance(value, str) else 8
         fits = size <= MAX_TEXT_BYTES if isinstance(value, str) else -_INT64 <= value < _INT64

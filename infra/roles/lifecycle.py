@@ -16,8 +16,11 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 from infra.observe.logs import set_up_logging
 from infra.observe.waits import Waits
@@ -46,6 +49,12 @@ def worker_name(role: str, given: str | None = None) -> str:
         or os.environ.get(WORKER_VARIABLE)
         or f"{role}-{socket.gethostname().split('.')[0]}-{os.getpid()}"
     )
+
+
+def run_role(serving: Coroutine[Any, Any, int]) -> int:
+    """Run `serve(...)` in an event loop of its own; returns its exit code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serving)
 
 
 async def serve(

@@ -14,6 +14,9 @@ from schemas.chat import ChatMessage, Speaker, ToolSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_REMEMBERED = 128
+"""Prompts whose tokens are kept: the members of a group have the same."""
+
 
 class Renderer:
     """Text becomes tokens here, once: a conversation grows by deltas and is never read again.
@@ -30,11 +33,11 @@ class Renderer:
     def __init__(
         self, tokenizer: "PreTrainedTokenizerFast", *, eos_token_ids: frozenset[int]
     ) -> None:
-        self._tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
+        self._backend: Any = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
         self._template = ChatTemplate(tokenizer.apply_chat_template)
+        self._prompts: dict[tuple[str, ...], list[int]] = {}
         self.eos_token_ids = eos_token_ids
         self.vocab_size = len(tokenizer)
         control = [
@@ -84,7 +87,14 @@ class Renderer:
         Raises:
             TemplateRefused: The template raised on these messages.
         """
-        return self._encode(self._template.render(messages, tools))
+        key = tuple(part.model_dump_json() for part in (*messages, *tools))
+        token_ids = self._prompts.get(key)
+        if token_ids is None:
+            token_ids = self._encode(self._template.render(messages, tools))
+            self._prompts[key] = token_ids
+            while len(self._prompts) > _REMEMBERED:
+                del self._prompts[next(iter(self._prompts))]
+        return list(token_ids)
 
     def delta(self, new_messages: Sequence[ChatMessage], *, ended_by: int | None) -> list[int]:
         """Token ids that follow a finished assistant turn.
@@ -113,13 +123,8 @@ class Renderer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool) -> str:
         """Text of the tokens, as they are: no spaces are cleaned up."""
-        return str(
-            self._tokenizer.decode(
-                list(token_ids),
-                skip_special_tokens=skip_special,
-                clean_up_tokenization_spaces=False,
-            )
-        )
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special)
+        return text
 
     def plain(self, text: str) -> str:
         """Text from outside with its control tokens broken, so that it cannot end a turn."""

@@ -3,7 +3,6 @@
 SIGUSR1 forgets what was sampled so far; SIGTERM ends the role and writes the profile.
 """
 
-import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Collection
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from consumers.rollout.engines.base import Finish, GenerateRequest, TokenChunk
 from infra.roles.context import RoleContext
-from infra.roles.lifecycle import serve
+from infra.roles.lifecycle import run_role, serve
 from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.config import RunConfig
 from tests.benchmarks.sampler import Sampler
@@ -70,7 +69,7 @@ def main(role: str, recipe: str, name: str, profile: str, num_tokens: int) -> in
             async def body(context: RoleContext) -> None:
                 await serve_rollouts(context, build_engine=lambda _: InstantEngine(num_tokens))
 
-            return asyncio.run(serve("rollout", config, body, worker=name))
+            return run_role(serve("rollout", config, body, worker=name))
         if role == "reward":
             from consumers.reward.worker import run
         else:

@@ -2,7 +2,8 @@
 
 A timer that runs on the process's CPU clock interrupts it every few milliseconds. Each thread is
 charged with the CPU time that it used since the last tick (its own clock tells), at the innermost
-of its frames that has a name below.
+of its frames that has a name below. A thread that waits at the tick has worked and stopped since
+the last one, unseen: that time is spread over what the thread was seen at.
 """
 
 import json
@@ -38,6 +39,8 @@ _BY_FILE = {
     "io_thread.py": "threads",
     "writes.py": "wire",
 }
+_WAITING = {("selectors.py", "select"), ("runners.py", "run"), ("io_thread.py", "_run")}
+"""Innermost functions of a thread whose event loop waits, in Python or in C."""
 _MODELS = {"model_dump": "encode", "model_dump_json": "encode"}
 OPERATIONS = (
     "encode",
@@ -56,8 +59,8 @@ class Sampler:
     """CPU microseconds by operation, from `start` or the last `reset` to `save`."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.places: Counter[str] = Counter()
+        self._seen: dict[int, Counter[tuple[str, str]]] = {}
+        self._unseen: Counter[int] = Counter()
         self._clocks: dict[int, int] = {}
 
     def start(self) -> None:
@@ -67,13 +70,20 @@ class Sampler:
 
     def reset(self) -> None:
         """Forget what was counted."""
-        self.counts.clear()
-        self.places.clear()
+        self._seen.clear()
+        self._unseen.clear()
 
     def save(self, path: Path) -> None:
         """Write counts as JSON."""
+        operations: Counter[str] = Counter()
+        places: Counter[str] = Counter()
+        for thread, seen in self._seen.items():
+            scale = 1 + self._unseen[thread] / seen.total()
+            for (operation, place), spent in seen.items():
+                operations[operation] += round(scale * spent)
+                places[place] += round(scale * spent)
         path.write_text(
-            json.dumps({"operations": self.counts, "places": dict(self.places.most_common(25))})
+            json.dumps({"operations": operations, "places": dict(places.most_common(25))})
         )
 
     def _tick(self, _number: int, frame: FrameType | None) -> None:
@@ -85,9 +95,11 @@ class Sampler:
             start = frame if top is here or top.f_back is here else top
             if start is None or not spent:
                 continue
-            operation, place = _classify(start)
-            self.counts[operation] += spent // 1000
-            self.places[place] += spent // 1000
+            code = start.f_code
+            if (code.co_filename.rsplit("/", 1)[-1], code.co_name) in _WAITING:
+                self._unseen[thread] += spent // 1000
+            else:
+                self._seen.setdefault(thread, Counter())[_classify(start)] += spent // 1000
 
 
 def _classify(frame: FrameType) -> tuple[str, str]:
@@ -97,6 +109,8 @@ def _classify(frame: FrameType) -> tuple[str, str]:
         code = current.f_code
         path, function = code.co_filename, code.co_name
         name = path.rsplit("/", 1)[-1]
+        if pika and name == "io_thread.py":
+            return "wire", place
         place = place or f"{name}:{function}"
         if "/infra/amqp/" in path:
             found = _BY_FUNCTION.get((name, function)) or _BY_FILE.get(name)

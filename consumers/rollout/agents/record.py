@@ -7,7 +7,6 @@ from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutStat
 from infra.roles.errors import ConfigError
 from infra.roles.registry import resolve
 from schemas.arrays import to_runs
-from schemas.tokens import Tokens
 from schemas.work import (
     AgentPhase,
     FailureKind,
@@ -16,7 +15,6 @@ from schemas.work import (
     Rollout,
     RolloutTask,
     Snapshot,
-    Timings,
     ToolResult,
 )
 
@@ -42,24 +40,28 @@ def new_state(task: RolloutTask) -> RolloutState:
 
 def to_progress(state: RolloutState) -> Progress:
     """The conversation so far; finished calls of the running turn included, in call order."""
-    tokens = Tokens(
-        mask=to_runs(state.mask),
-        versions=to_runs(state.versions),
-        token_ids=state.token_ids,
-        logprobs=state.logprobs,
-    )
-    return Progress(
-        num_prompt_tokens=state.num_prompt_tokens,
-        interruptions=tuple(state.interruptions),
-        num_reprefilled=state.num_reprefilled,
-        num_resumed_elsewhere=state.num_resumed_elsewhere,
-        timings=Timings(
-            generating_s=state.generating_s, tools_s=state.tools_s, waiting_s=state.waiting_s
-        ),
-        tool_results=(*state.tool_results, *results_in_order(state)),
-        turns=tuple(state.turns),
-        messages=tuple(state.messages),
-        tokens=tokens,
+    return Progress.model_validate(
+        {
+            "num_prompt_tokens": state.num_prompt_tokens,
+            "interruptions": state.interruptions,
+            "num_reprefilled": state.num_reprefilled,
+            "num_resumed_elsewhere": state.num_resumed_elsewhere,
+            "timings": {
+                "generating_s": state.generating_s,
+                "tools_s": state.tools_s,
+                "waiting_s": state.waiting_s,
+            },
+            "tool_results": [*state.tool_results, *results_in_order(state)],
+            "turns": state.turns,
+            "messages": state.messages,
+            # as values: a Tokens would be checked once when it is made and once more here
+            "tokens": {
+                "mask": to_runs(state.mask),
+                "versions": to_runs(state.versions),
+                "token_ids": state.token_ids,
+                "logprobs": state.logprobs,
+            },
+        }
     )
 
 

@@ -15,6 +15,8 @@ from infra.amqp.topology import WORK_KEYS, ExchangeName
 from schemas.headers import HEADER_NAMES, Headers, Purpose
 from schemas.work import Rollout, RolloutTask, Snapshot
 
+_DEFINED = HEADER_NAMES | {CHECKSUM}
+
 
 def outgoing(held: Held, outcome: Rollout | Snapshot | RolloutTask, *, app_id: str) -> Outgoing:
     """The one message that goes out for a rollout.
@@ -81,11 +83,9 @@ def failed_headers(held: Held) -> Headers:
 
 def marks_of(headers: dict[str, str | int]) -> dict[str, str | int]:
     """Headers that neither we nor the broker define."""
-    return {
-        name: value
-        for name, value in travelling(headers).items()
-        if name not in HEADER_NAMES and name != CHECKSUM
-    }
+    if _DEFINED.issuperset(headers):
+        return {}
+    return {name: value for name, value in travelling(headers).items() if name not in _DEFINED}
 
 
 def _message(

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import uvloop
 from pika.adapters.utils import io_services_utils
 
 from infra.amqp.io import strange_headers
@@ -51,7 +52,7 @@ class IoThread:
         on_died: Callable[[BaseException], None],
     ) -> None:
         tune_pika()
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self._after_batch = after_batch
         self._on_died = on_died
         self._batch_ends = False

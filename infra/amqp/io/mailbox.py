@@ -93,3 +93,23 @@ class Reply(asyncio.Future[Any]):
     def _fail(self, error: BaseException) -> None:
         if not self.done():
             self.set_exception(error)
+
+
+class SharedReply(Reply):
+    """Settled by the last of several successes, or by the first failure.
+
+    Args:
+        count: Successes that it takes; above 0.
+    """
+
+    __slots__ = ("_missing",)
+
+    def __init__(self, mailbox: Mailbox, count: int) -> None:
+        super().__init__(mailbox)
+        self._missing = count
+
+    def succeed(self, value: Any = None) -> None:
+        """One of them, from the I/O thread."""
+        self._missing -= 1
+        if not self._missing:
+            super().succeed(value)

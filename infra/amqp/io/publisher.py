@@ -15,7 +15,9 @@ from infra.amqp.io.channel import Channel
 from infra.amqp.io.faults import PIKA_ERRORS, size_limit
 from infra.amqp.io.link import Link
 from infra.amqp.io.mailbox import Reply
-from infra.amqp.io.wire import EncodedProperties
+from infra.amqp.io.wire import EncodedProperties, to_properties
+from infra.amqp.message import MAX_BODY_BYTES, Outgoing
+from infra.amqp.topology import ExchangeName, full_name
 
 WINDOW = 512
 WINDOW_BYTES = 32 * 1024 * 1024
@@ -36,6 +38,28 @@ class Publication:
     returned: str = ""
     """Why the broker sent it back."""
     num_nacks: int = 0
+
+
+def to_publication(
+    run: str, message: Outgoing, reply: Reply, *, persistent: bool = True
+) -> Publication:
+    """A message as it is sent; its properties are encoded in the caller's thread.
+
+    Raises:
+        MessageTooLarge: Above what brokers take.
+        BadMessage: The envelope cannot be sent.
+    """
+    if len(message.body) > MAX_BODY_BYTES:
+        raise too_large(len(message.body), MAX_BODY_BYTES)
+    exchange, key = message.exchange, message.routing_key
+    if not exchange:
+        key = full_name(run, key)
+    else:
+        exchange = full_name(run, exchange)
+    properties = to_properties(message.envelope, persistent=persistent)
+    # control is state that is told again: while its queues are made anew, nobody may be there
+    mandatory = message.exchange != ExchangeName.SYNC
+    return Publication(exchange, key, properties, message.body, reply, mandatory=mandatory)
 
 
 class Publisher:

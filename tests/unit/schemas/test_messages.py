@@ -137,6 +137,12 @@ def test_headers_ignore_what_is_not_ours() -> None:
     headers = Headers(run_id="r", group=3, rollout_id="3.0", purpose=Purpose.EVAL)
     table: dict[str, object] = {**headers.to_amqp(), "x-death": [], "checksum": "c"}
     assert Headers.from_amqp(table) == headers
+    assert headers.to_amqp() == {
+        "run_id": "r",
+        "group": 3,
+        "rollout_id": "3.0",
+        "purpose": "eval",
+    }, "a default is not repeated"
     with pytest.raises(ValidationError, match="run_id"):
         Headers.from_amqp({"group": 3})
 

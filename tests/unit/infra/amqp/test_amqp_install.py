@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.amqp.errors import BrokerNotInstalled
-from infra.amqp.node.config import server_config, server_environment
+from infra.amqp.node.config import erlang_arguments, server_config, server_environment
 from infra.amqp.node.container import container_command
 from infra.amqp.node.install import (
     PREFIX_VARIABLE,
@@ -103,3 +103,8 @@ def test_found_ports_are_free_and_distinct() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert not is_free(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(("cores", "schedulers"), [(1, 1), (2, 1), (4, 2), (64, 4)])
+def test_a_private_node_takes_half_the_cores_at_most(cores: int, schedulers: int) -> None:
+    assert f"+S {schedulers}:{schedulers} " in erlang_arguments(cores)

@@ -3,7 +3,9 @@
 import asyncio
 import threading
 
-from infra.amqp.io.mailbox import Mailbox, Reply
+import pytest
+
+from infra.amqp.io.mailbox import Mailbox, Reply, SharedReply
 
 
 async def test_calls_from_many_threads_all_run_in_their_order() -> None:
@@ -122,3 +124,22 @@ def test_a_closed_loop_swallows_calls() -> None:
     loop.close()
     mailbox.post(print)
     mailbox.post(print)
+
+
+async def test_a_shared_reply_waits_for_the_last_success() -> None:
+    reply = SharedReply(Mailbox(asyncio.get_running_loop()), 3)
+    for _ in range(2):
+        reply.succeed()
+    await asyncio.sleep(0.02)
+    assert not reply.done()
+    reply.succeed()
+    assert await asyncio.wait_for(reply, 5) is None
+
+
+async def test_a_shared_reply_fails_with_the_first_failure() -> None:
+    reply = SharedReply(Mailbox(asyncio.get_running_loop()), 3)
+    reply.succeed()
+    reply.fail(KeyError("first"))
+    reply.fail(KeyError("second"))
+    with pytest.raises(KeyError, match="first"):
+        await asyncio.wait_for(reply, 5)

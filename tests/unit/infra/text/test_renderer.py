@@ -237,3 +237,12 @@ def test_an_answer_ends_as_the_template_ends_a_turn(chatml, compact):
     answer = compact.answer("12")
     assert text_of(compact, answer[:-1]) == "12"
     assert answer[-1] in compact.eos_token_ids
+
+
+def test_a_remembered_prompt_cannot_be_changed_by_who_got_it(chatml):
+    asked = [says("user", "again")]
+    first = chatml.prompt(asked, [TOOL])
+    expected = list(first)
+    first.append(99)
+    assert chatml.prompt(asked, [TOOL]) == expected
+    assert chatml.prompt(asked, []) != expected
