@@ -93,7 +93,7 @@ class Sampler:
             spent = clock - self._clocks.get(thread, clock)
             self._clocks[thread] = clock
             start = frame if top is here or top.f_back is here else top
-            if start is None or not spent:
+            if start is None or spent <= 0:
                 continue
             code = start.f_code
             if (code.co_filename.rsplit("/", 1)[-1], code.co_name) in _WAITING:
