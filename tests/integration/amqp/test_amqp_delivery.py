@@ -335,13 +335,3 @@ async def test_what_was_taken_for_a_caller_that_gave_up_returns(connect: Connect
         while len(bodies) < 20:
             bodies |= {delivery.body for delivery in await broker.take("prompts", limit=20)}
     assert bodies == {str(number).encode() for number in range(20)}
-
-
-async def test_work_must_reach_a_queue_and_control_may_reach_nobody(connect: Connect) -> None:
-    broker = await connect()
-    reply = asyncio.get_running_loop().create_future()
-    made = [
-        broker._publication(outgoing("", exchange=exchange), reply)
-        for exchange in ("work", "dead", "", "sync")
-    ]
-    assert [publication.mandatory for publication in made] == [True, True, True, False]

@@ -1,5 +1,6 @@
 """Property lists against pika's decoder; what AMQP cannot say is refused."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 from pika import spec
 
 from infra.amqp.errors import BadMessage
+from infra.amqp.io.mailbox import Mailbox, Reply
+from infra.amqp.io.publisher import to_publication
 from infra.amqp.io.wire import to_delivery, to_properties
-from infra.amqp.message import Envelope, Lease
+from infra.amqp.message import Envelope, Lease, Outgoing
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -132,3 +135,17 @@ def test_text_that_is_no_utf8_is_still_a_delivery_of_text() -> None:
     assert (envelope.message_id, envelope.type) == ("\ufffd1", "\ufffd")
     assert (envelope.app_id, envelope.correlation_id) == ("\ufffd", "\ufffd")
     assert envelope.content_encoding == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("exchange", "mandatory"), [("work", True), ("dead", True), ("", True), ("sync", False)]
+)
+async def test_work_must_reach_a_queue_and_control_may_reach_nobody(
+    exchange: str, mandatory: bool
+) -> None:
+    named = Envelope(
+        message_id="m", type="Blob", correlation_id="c", app_id="a", headers={}, timestamp=0
+    )
+    message = Outgoing(exchange=exchange, routing_key="k", envelope=named, body=b"")
+    reply = Reply(Mailbox(asyncio.get_running_loop()))
+    assert to_publication("run", message, reply).mandatory is mandatory
