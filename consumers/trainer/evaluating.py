@@ -55,6 +55,13 @@ class Evaluator:
                 await self._chronicle.changed.wait()
                 continue
             late = self._clock.now() - self._opened_at >= self._ctx.config.deadlines.eval_deadline
+            if late and not evaluation.complete:
+                logger.warning(
+                    "the evaluation of v%d is out of time after %.0f s: members %s are missing",
+                    evaluation.version,
+                    self._clock.now() - self._opened_at,
+                    list(evaluation.pending[:20]),
+                )
             if evaluation.complete or late:
                 await self._close()
             else:

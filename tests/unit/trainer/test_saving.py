@@ -17,6 +17,7 @@ from consumers.trainer.books.evaluation import Evaluations
 from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.fence import Fence
+from infra.observe.waits import Waits
 from infra.runs.folder import RunFolder
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
@@ -30,8 +31,8 @@ RULES = Rules(
 
 def context(root: Path) -> Any:
     """The part of a role's context that saving uses."""
-    config = SimpleNamespace(checkpoint=SimpleNamespace(keep=2))
-    return SimpleNamespace(config=config, folder=RunFolder(root))
+    config = SimpleNamespace(checkpoint=SimpleNamespace(keep=2, journal_bytes=0))
+    return SimpleNamespace(config=config, folder=RunFolder(root), waits=Waits())
 
 
 async def test_a_record_that_comes_while_saving_begins_is_durable_or_not_in_it(
