@@ -246,7 +246,7 @@ def test_the_recipe_names_the_engine(folder):
     assert isinstance(built, TransformersEngine)
 
 
-@pytest.mark.parametrize("name", ["sglang", "simulated"])
+@pytest.mark.parametrize("name", ["sglang"])
 def test_engines_of_other_versions_are_refused_by_name(folder, name):
     with pytest.raises(ConfigError, match="transformers and vllm"):
         build_engine(recipe(folder, engine=name))
