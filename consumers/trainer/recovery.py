@@ -180,7 +180,7 @@ class _Replay:
             case Batch():
                 self._gather(record)
             case Stepped():
-                self._train()
+                self._train(done_before=True)
                 self._compare(record)
             case Skipped():
                 self._skip(record.step)
@@ -233,12 +233,18 @@ class _Replay:
     def _skip(self, step: int) -> None:
         self._batch, self._learner.step_done = None, step
 
-    def _train(self) -> None:
+    def _train(self, *, done_before: bool = False) -> None:
         if self._batch is None:
             return
         (record, groups), self._batch = self._batch, None
         self._progress.what = f"step {record.step} to be taken again"
-        result = self._memory.take(self._learner, groups, step=record.step, version=record.version)
+        result = self._memory.take(
+            self._learner,
+            groups,
+            step=record.step,
+            version=record.version,
+            done_before=done_before,
+        )
         self._progress.what = f"the journal behind step {record.step} to be read"
         reach(FailPoint.STEP_REPEATED)
         self._to.unfinished = result

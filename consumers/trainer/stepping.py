@@ -53,9 +53,18 @@ class StepMemory:
         self._path = root / "failed_step.json"
 
     def take(
-        self, learner: Learner, groups: Sequence[Group], *, step: int, version: int
+        self,
+        learner: Learner,
+        groups: Sequence[Group],
+        *,
+        step: int,
+        version: int,
+        done_before: bool = False,
     ) -> StepResult:
         """Train on a batch, and remember a failure.
+
+        Args:
+            done_before: The journal says that a trainer has taken it: it cannot be given up.
 
         Raises:
             StepFailed: It failed for the first time.
@@ -65,11 +74,14 @@ class StepMemory:
             result = take_step(learner, groups, step=step, version=version)
         except StepFailed as error:
             if self._last().get("step") == step:
-                raise StepFailedTwice(
-                    f"step {step} failed again: {error.args[0]}",
-                    hint=f"mend the cause and go on with --resume, or give the step up with "
-                    f"--resume --skip-step {step}: its {len(groups)} groups end as dead",
-                ) from error
+                hint = "mend the cause and go on with --resume"
+                if done_before:
+                    hint += "; it was taken before: is this another machine, with less memory?"
+                else:
+                    hint += f", or give the step up with --resume --skip-step {step}: its "
+                    hint += f"{len(groups)} groups end as dead"
+                message = f"step {step} failed again: {error.args[0]}"
+                raise StepFailedTwice(message, hint=hint) from error
             logger.warning(
                 "step %d failed, the next trainer tries it once more",
                 step,

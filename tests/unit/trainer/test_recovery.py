@@ -275,6 +275,18 @@ async def test_a_step_that_fails_in_two_trainers_stops_with_its_name(
         await resume(copy)
 
 
+async def test_a_step_that_was_taken_before_is_not_offered_to_be_skipped(
+    config: RunConfig, written: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = cut_copy(config, written, tmp_path, 10**9)
+    failing(monkeypatch, 2)
+    with pytest.raises(StepFailed):
+        await resume(copy)
+    with pytest.raises(StepFailedTwice, match=r"step 2 failed again") as info:
+        await resume(copy)
+    assert "it was taken before" in str(info.value) and "--skip-step" not in str(info.value)
+
+
 async def test_a_step_can_be_given_up(
     config: RunConfig, written: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
