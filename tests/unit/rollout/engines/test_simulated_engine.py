@@ -10,10 +10,11 @@ import sys
 import pytest
 
 from consumers.rollout.engines.base import EngineFailed, GenerateRequest, TokenChunk
-from consumers.rollout.engines.build import build_engine, check_engine
+from consumers.rollout.engines.build import build_engine, check_engine, prepare_for
 from consumers.rollout.engines.simulated import SimulatedEngine
 from consumers.rollout.engines.simulated_profile import Course, Profile, mixed
 from infra.roles.errors import ConfigError
+from infra.weights import described, reader
 from infra.weights.described import DescribedTensor
 from infra.weights.fingerprint import of_entries
 from infra.weights.prepared import PreparedWeights
@@ -182,6 +183,15 @@ def config(folder, **options) -> RunConfig:
 
 def test_a_recipe_names_it(folder):
     assert isinstance(build_engine(config(folder, token_s=0.5)), SimulatedEngine)
+
+
+def test_only_it_does_without_the_tensors(folder):
+    ours = config(folder)
+    other = ours.model_copy(
+        update={"rollout": ours.rollout.model_copy(update={"engine": "transformers"})}
+    )
+    assert prepare_for(ours) is described.prepare
+    assert prepare_for(other) is reader.prepare
 
 
 @pytest.mark.parametrize("options", [{"tokens": 3}, {"token_s": 0}, {"mean_tokens": "many"}])
