@@ -124,11 +124,14 @@ def _kills(
     if not victims or not kills:
         return []
     ready = dict.fromkeys(victims, 0.0)
+    broker_turn = chance.randrange(kills)  # seldom hit, but in every storm
     planned: list[Planned] = []
     for number in range(kills):
         at = (number + chance.random()) * duration_s / kills
         rested = [name for name in victims if ready[name] <= at]
-        if rested:
+        if number == broker_turn and BROKER in victims:
+            victim = BROKER
+        elif rested:
             victim = chance.choices(rested, [_WEIGHT[role_of(name)] for name in rested])[0]
         else:
             victim = min(victims, key=lambda name: ready[name])

@@ -48,7 +48,7 @@ def test_every_process_is_killed_and_has_time_to_recover(seed: int) -> None:
             kills[fault.target].append(fault.at)
     assert set(kills) == {*PROCESSES, BROKER}
     assert min(b - a for a, b in pairwise(kills["trainer"])) >= 40.0
-    assert min(b - a for a, b in pairwise(kills[BROKER])) >= 75.0
+    assert len(kills[BROKER]) > 3
     assert min(b - a for times in kills.values() for a, b in pairwise(times)) >= 9.0
 
 
@@ -70,6 +70,20 @@ def test_what_is_hit_is_what_the_kind_can_be_done_to() -> None:
 def test_freezes_and_black_holes_outlast_three_heartbeats() -> None:
     lengths = [f.seconds for f in storm() if f.kind in (FaultKind.FREEZE, FaultKind.BLACK_HOLE)]
     assert min(lengths) > 6.0
+
+
+def test_even_a_short_storm_kills_the_broker() -> None:
+    for seed in range(20):
+        planned = plan(
+            seed=seed,
+            duration_s=30.0,
+            kills=2,
+            kinds=tuple(FaultKind),
+            processes=PROCESSES,
+            queues=QUEUES,
+            heartbeat_s=2.0,
+        )
+        assert {fault.kind for fault in planned} == set(FaultKind)
 
 
 def test_only_the_kinds_that_were_asked_for() -> None:
