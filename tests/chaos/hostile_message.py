@@ -135,5 +135,5 @@ def _value(value: Any) -> bytes:
         return value.kind + value.value
     if isinstance(value, int):
         return b"l" + struct.pack(">q", value)
-    raw = value.encode()
+    raw: bytes = value.encode()
     return b"S" + struct.pack(">I", len(raw)) + raw

@@ -167,7 +167,7 @@ _BYTES_BEHIND_THE_CHECKSUM: dict[str, Mutate] = {
     "an empty table": _sealed(lambda *_: b"{}"),
     "100,000 brackets": _sealed(lambda *_: b"[" * 100_000),
     "deep tables": _sealed(lambda *_: b'{"a":' * 1000 + b"1" + b"}" * 1000),
-    "a million empty lists": _sealed(lambda *_: b"[" + b"[]," * 100_000 + b"[]]"),
+    "100,000 empty lists": _sealed(lambda *_: b"[" + b"[]," * 100_000 + b"[]]"),
 }
 
 

@@ -42,6 +42,7 @@ NUM_ROUNDS = 16
 SELDOM = {
     "a bomb": 2,
     "a bomb that hides its size": 2,
+    "100,000 empty lists": 2,
     "60 MiB, it says": 2,  # these cost the reader real memory and time
     "an agent that nobody knows": 1,  # two of one member would be one: the second is adopted
 }
@@ -225,7 +226,7 @@ async def test_ten_thousand_harmed_messages_stop_nobody_and_train_nothing(
 
 def check_nothing_trained(record: RunRecord) -> None:
     """No harmed message was journaled as a trajectory, let alone put into a batch."""
-    trajectories = Counter()
+    trajectories: Counter[str] = Counter()
     for one in record.records():
         if isinstance(one, Arrived) and one.type == Trajectory.__name__:
             assert NUMBER not in one.headers
