@@ -91,6 +91,7 @@ class AgentLoop:
         Raises:
             RolloutFailed: Its agent does not exist.
         """
+        record.check_loaded(task)
         return record.new_state(task)
 
     def restore(self, snapshot: Snapshot) -> RolloutState:
@@ -99,6 +100,7 @@ class AgentLoop:
         Raises:
             RolloutFailed: It contradicts itself, or its agent does not exist.
         """
+        record.check_loaded(snapshot.task)
         return record.from_snapshot(snapshot, worker=self._worker)
 
     async def run(self, state: RolloutState) -> Rollout | Snapshot | RolloutTask:

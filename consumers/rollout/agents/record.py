@@ -1,6 +1,7 @@
 """A rollout's state as the messages that leave the worker, and back again."""
 
 import copy
+import sys
 
 from consumers.rollout.agents.base import Agent
 from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
@@ -17,6 +18,17 @@ from schemas.work import (
     Snapshot,
     ToolResult,
 )
+
+
+def check_loaded(task: RolloutTask) -> None:
+    """Refuse an agent of a module that the recipe did not make us import: a message imports none.
+
+    Raises:
+        RolloutFailed: It is such a one.
+    """
+    module, colon, _ = task.agent.partition(":")
+    if colon and module not in sys.modules:
+        raise RolloutFailed(f"agent {task.agent!r} is none of the recipe's", final=True)
 
 
 def new_state(task: RolloutTask) -> RolloutState:

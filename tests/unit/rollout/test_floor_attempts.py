@@ -103,6 +103,7 @@ async def test_a_limit_of_one_allows_no_second_attempt(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"agent": "no_such_agent"}, "agent 'no_such_agent' cannot be had"),
+        ({"agent": "antigravity:fly"}, "agent 'antigravity:fly' is none of the recipe's"),
         ({"agent": "tool", "tools": ("no_such_tool",)}, "this worker has no tool no_such_tool"),
     ],
 )
