@@ -132,9 +132,7 @@ BODIES = {
 }
 
 
-def run(
-    config: RunConfig, *, worker: str | None = None, resume: bool = False, purge: bool = False
-) -> int:
+def run(config: RunConfig, *, worker: str | None = None, **flags: object) -> int:
     role = sys.argv[1]
     body = BODIES.get(config.rollout.engine_options.get("body", role), work)
     return asyncio.run(serve(role, config, body, worker=worker, connect_timeout_s=5.0))
