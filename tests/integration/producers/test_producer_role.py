@@ -184,6 +184,20 @@ async def test_a_credit_for_other_data_stays_in_the_queue(connect, config, chang
     assert (await observer.depth("prompts"))[0] == 0
 
 
+async def test_after_good_credits_one_for_other_data_is_given_up(connect, config):
+    """The trainer's were like ours: this one came to harm."""
+    broker = await connect()
+    async with producing(broker, config) as (_, task):
+        await broker.publish(credit_message(config, group=1))
+        await take(broker, "prompts", RolloutTask, 4)
+        await broker.publish(credit_message(config, group=2, seed=77))
+        (failure,) = [body for _, body in await take(broker, "failures", Failure, 1)]
+        assert "has seed 77" in failure.error
+        await broker.publish(credit_message(config, group=3))
+        assert len(await take(broker, "prompts", RolloutTask, 4)) == 4
+        assert not task.done()
+
+
 async def test_two_producers_with_different_data(connect, config, tmp_path):
     """The other one refuses and leaves without consuming; every credit becomes its tasks, once."""
     other_file = tmp_path / "other.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 from consumers.rollout.engines.base import WeightsRefused
 from schemas.headers import Purpose
 from schemas.work import AgentPhase
-from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, position_of, task
+from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, manifest, position_of, task
 
 WHOLE = (*PROMPT, *range(10, 17), EOS)
 
@@ -221,6 +221,24 @@ async def test_a_missed_broadcast_is_found_in_the_store(tmp_path: Path) -> None:
         )
         bench.floor.sync.hear_number(5)
         await bench.until(lambda: bench.floor.swap.version == 5)
+
+
+async def test_an_announced_version_that_the_store_never_had_is_forgotten(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.unreadable.add(10**9)
+        bench.floor.sync.hear(manifest(10**9))
+        await bench.until(lambda: bench.floor.sync.newest_number == 0)
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        assert not bench.floor.holds
+
+
+async def test_a_message_for_a_version_never_to_come_holds_no_slot(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.broker.put("prompts", task(0), min_version=5000)
+        await bench.until(lambda: bool(bench.broker.dead))
+        assert "waits for version 5000, the newest is 0" in bench.broker.dead[0].error
+        assert not len(bench.floor.slots)
 
 
 async def test_refused_weights_leave_the_old_version_and_close_admission(tmp_path: Path) -> None:
