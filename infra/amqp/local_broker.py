@@ -15,7 +15,12 @@ from infra.amqp.errors import LocalBrokerFailed, ManagementUnreachable
 from infra.amqp.node.child import Child
 from infra.amqp.node.config import plugins_config, server_config, server_environment
 from infra.amqp.node.container import Container
-from infra.amqp.node.install import Install, find_install, not_installed
+from infra.amqp.node.install import (
+    PREFIX_VARIABLE,
+    Install,
+    find_install,
+    not_installed,
+)
 from infra.amqp.node.ports import Ports, around, find_ports, is_free
 from infra.amqp.url import make_url, management_url
 
@@ -69,7 +74,8 @@ class LocalBroker:
 
         Raises:
             BrokerNotInstalled: There is no RabbitMQ, and none could be fetched.
-            LocalBrokerFailed: It did not come up in time, or another process uses the folder.
+            LocalBrokerFailed: It did not come up in time, another process uses the folder, or
+                another version of RabbitMQ wrote the data in it.
         """
         if self.running:
             return self._url
@@ -79,6 +85,7 @@ class LocalBroker:
             self._install = self._install or find_install()
             if self._install is None and not Container.available():
                 raise not_installed()
+            self._check_version()
             deadline = time.monotonic() + timeout_s
             for _ in range(_START_ATTEMPTS):
                 ports = self.ports or self._former_ports() or find_ports()
@@ -142,6 +149,25 @@ class LocalBroker:
             said = getattr(error, "stderr", "") or str(error)
             raise LocalBrokerFailed(f"rabbitmqctl {arguments[0]}: {said.strip()[-400:]}") from error
         return done.stdout
+
+    def _check_version(self) -> None:
+        """RabbitMQ reads the data of few older versions, and stops somewhere on its way otherwise.
+
+        Raises:
+            LocalBrokerFailed: Another one than ours wrote it.
+        """
+        if self._install is None:
+            return  # a container says for itself
+        ours = self._install.version()
+        path = self.folder / "version"
+        theirs = path.read_text(encoding="utf-8") if path.exists() else ours
+        if ours.split(".")[:2] != theirs.split(".")[:2]:
+            raise LocalBrokerFailed(
+                f"RabbitMQ {theirs} wrote the data in {self.folder}, this is {ours}",
+                hint=f"let {PREFIX_VARIABLE} name a RabbitMQ {theirs}, or remove the folder: what "
+                "was in its queues is issued again",
+            )
+        _write(path, ours)
 
     def _former_ports(self) -> Ports | None:
         """Those of the node that ran here before, while they are free: its clients look there."""

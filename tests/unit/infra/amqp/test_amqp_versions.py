@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.amqp.errors import BrokerNotInstalled
+from infra.amqp.errors import BrokerNotInstalled, LocalBrokerFailed
+from infra.amqp.local_broker import LocalBroker
 from infra.amqp.node import apt
 from infra.amqp.node.__main__ import main
-from infra.amqp.node.install import Install
+from infra.amqp.node.install import PREFIX_VARIABLE, Install
 from infra.amqp.node.versions import SUITES, fetch_version
 
 STANZAS = """\
@@ -95,3 +96,19 @@ def test_unknown_versions_and_missing_mirrors_say_what_to_do(
     assert main(["4.3", "--into", str(tmp_path / "mq")]) == 3
     assert "no Debian mirror" in capsys.readouterr().err
     assert not (tmp_path / "mq").exists()
+
+
+def test_the_data_of_another_version_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(tmp_path / "mq", "4.3.6")
+    monkeypatch.setenv(PREFIX_VARIABLE, str(tmp_path / "mq"))
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "version").write_text("3.10.8")
+    with pytest.raises(
+        LocalBrokerFailed, match=r"RabbitMQ 3\.10\.8 wrote .* this is 4\.3\.6"
+    ) as told:
+        LocalBroker(folder).start()
+    assert PREFIX_VARIABLE in str(told.value)
+    assert (folder / "version").read_text() == "3.10.8"
