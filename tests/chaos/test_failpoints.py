@@ -121,6 +121,14 @@ async def test_a_tail_that_the_kernel_held_is_durable_before_it_is_built_on(
     check_equal(history, unkilled)
 
 
+async def test_nothing_is_acknowledged_before_it_is_durable(play: Play, unkilled: History) -> None:
+    """Whatever was acknowledged too early is gone now, from the broker and from the disk."""
+    kills = [Kill(FailPoint.JOURNAL_SYNC, 10 + number, power=True) for number in range(6)]
+    history = await play(kills)
+    assert all(life.killed for life in history.lives[:3])
+    check_equal(history, unkilled)
+
+
 @pytest.mark.parametrize("seed", range(NUM_POINTS // 4))
 async def test_killed_several_times_it_comes_to_the_same_end(
     play: Play, unkilled: History, seed: int

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 CHILD_TIMEOUT_S = 90.0
+PAUSE_S = 0.02
+"""Before a kill that takes the memory: what is on its way to the broker by then gets there."""
 SEGMENT_BYTES = 10_000
 """Of the journal: so that every run has many segments."""
 
@@ -51,6 +53,7 @@ class Recorder:
             if kill is None or kill["point"] != point or self._counts[point] != kill["count"]:
                 return
             if kill["power"]:
+                time.sleep(PAUSE_S)
                 self._lose_memory()
             self.write(killed=True)
             os.kill(os.getpid(), signal.SIGKILL)
