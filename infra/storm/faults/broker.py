@@ -1,6 +1,7 @@
 """The broker is killed, stopped, wiped, or has a memory alarm.
 
-Recovered: every role has worked again since (see `Watch.working_again`).
+Recovered: every role has worked again since (see `Watch.working_again`). The next fault of the
+broker waits for that.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ async def alarm(world: World, fault: Planned) -> Outcome | None:
                 world.node.control, "set_vm_memory_high_watermark", *_to(_NORMAL)
             )
         ended = loop.time()
-    recovery = await world.recovery_s(world.processes, began=ended)
+        recovery = await world.recovery_s(world.processes, began=ended)
     return Outcome(survived=recovery is not None, seconds=ended - began, recovery_s=recovery)
 
 
@@ -54,7 +55,7 @@ async def _down(world: World, *, wipe: bool, clean: bool) -> Outcome:
         began = loop.time()
         await asyncio.to_thread(_again, world, wipe, clean)
         up = loop.time()
-    recovery = await world.recovery_s(world.processes, began=began)
+        recovery = await world.recovery_s(world.processes, began=began)
     return Outcome(
         survived=recovery is not None,
         seconds=up - began,

@@ -8,11 +8,10 @@ import sys
 
 from infra.roles.prctl import die_with
 from infra.storm.schedule import Planned
-from infra.storm.world import Outcome, World
+from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
 _REFUSED_S = 90.0
 _APPEAR_S = 60.0
-_DIES_S = 60.0
 _LOG_MARGIN_BYTES = 4096
 
 
@@ -50,10 +49,12 @@ async def disk_full(world: World, fault: Planned) -> Outcome | None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (_log_bytes(world), hard))
         except (ProcessLookupError, ValueError):
             return None
-        died = await world.watch.until(lambda: world.watch.fleet().get("trainer") != pid, _DIES_S)
+        died = await world.watch.until(
+            lambda: world.watch.fleet().get("trainer") != pid, RECOVERY_TIMEOUT_S
+        )
     if not died:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
-        return Outcome(survived=False, detail=f"process {pid} went on for {_DIES_S:.0f} s")
+        return Outcome(survived=False, detail=f"process {pid} went on")
     recovery = await world.recovery_s(("trainer",), began=began)
     return Outcome(survived=recovery is not None, recovery_s=recovery)
 

@@ -62,18 +62,16 @@ async def _damage(
         return None
     version = version_of(folder.name)
     workers = [name for name in world.processes if role_of(name) == "rollout"]
-    refused = _refusals(world, workers)
 
     def healed() -> bool:
         seen = [world.watch.latest.get(name) for name in workers]
         return all(beat is not None and beat.version > version for beat in seen)
 
     survived = await world.watch.until(healed, RECOVERY_TIMEOUT_S)
-    bitten = max(0, _refusals(world, workers) - refused)
     return Outcome(
         survived=survived,
         target=f"v{version}/{file.name}",
-        detail=f"{where}; refused {bitten} times",
+        detail=f"{where}; refused {_refusals(world, version)} times",
         recovery_s=asyncio.get_running_loop().time() - began if survived else None,
     )
 
@@ -104,6 +102,8 @@ def version_of(folder: str) -> int:
     return int(number) if folder.startswith("v") and number.isdecimal() else -1
 
 
-def _refusals(world: World, workers: list[str]) -> int:
-    seen = [world.watch.latest.get(name) for name in workers]
-    return int(sum(beat.counters.get("weights_refused", 0.0) for beat in seen if beat))
+def _refusals(world: World, version: int) -> int:
+    """As the rollout workers' logs tell it."""
+    said = f"version {version} cannot be read"
+    logs = world.folder.logs.glob("rollout-*.log")
+    return sum(path.read_text(encoding="utf-8", errors="replace").count(said) for path in logs)
