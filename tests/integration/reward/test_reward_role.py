@@ -245,7 +245,8 @@ async def test_foreign_and_contradicting_messages_are_dead_letters(connect, conf
         await broker.publish(rollout_message(rollout(1.0)))
         await take(broker, "trajectories", Trajectory)
     assert "belongs to run 'another'" in foreign.error
-    assert "the body another rollout" in contradicting.error
+    assert "headers name '9.9'" in contradicting.error
+    assert "the body is '3.1'" in contradicting.error
 
 
 async def test_told_to_stop_it_finishes_what_it_has_begun(connect, config):
