@@ -64,7 +64,7 @@ class RunFolder:
 
     @property
     def fleet(self) -> Path:
-        """Name -> process id of the roles that `up` runs now, as JSON; absent when it runs none."""
+        """Name -> process id of what `up` runs, as JSON; removed when it ends in good order."""
         return self.root / "fleet.json"
 
     @property
