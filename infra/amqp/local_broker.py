@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _START_ATTEMPTS = 4
 _STOP_TIMEOUT_S = 20.0
 _SETTLE_S = 3.0
+_ELECT = "[ra:trigger_election({Q, node()}) || {Q, follower} <- ets:tab2list(ra_state)]."
 _PORT_TAKEN = ("eaddrinuse", "already in use", "already bound")
 
 
@@ -92,6 +93,7 @@ class LocalBroker:
                 self._launch(ports)
                 if self._wait_ready(deadline):
                     self._settle_streams()
+                    self._settle_queues()
                     _write(self.folder / "ports.json", json.dumps({"amqp": ports.amqp}))
                     return self._url
                 logger.info("a port of the private broker was taken; trying others")
@@ -258,6 +260,20 @@ class LocalBroker:
                 break
             time.sleep(0.05)
         done.touch()
+
+    def _settle_queues(self) -> None:
+        """Give every quorum queue of a node that was here before its leader.
+
+        RabbitMQ 3.10, killed within moments of a queue's declaration, may bring it back as a
+        follower that nobody leads: what is published to it is never confirmed, a consumer never
+        begins. On a single node an election settles that, and harms no other queue.
+        """
+        if self._install is None or not (self.folder / "ports.json").exists():
+            return
+        try:
+            self.control("eval", _ELECT)
+        except LocalBrokerFailed as error:
+            logger.warning("could not make sure that every queue has a leader: %s", error)
 
     def _console(self) -> str:
         texts = [
