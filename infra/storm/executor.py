@@ -29,8 +29,6 @@ class Executor:
         self._say = say
         self.faults: list[Fault] = []
         """What was injected, in order of completion."""
-        self.skipped: list[Planned] = []
-        """What could not be injected: there was nothing to do it to."""
 
     async def run(self, planned: Sequence[Planned]) -> None:
         """From now on, until the last fault is recovered from or given up."""
@@ -54,7 +52,9 @@ class Executor:
             logger.warning("%s of %s could not be done: %s", planned.kind, planned.target, error)
             outcome = None
         if outcome is None:
-            self.skipped.append(planned)
+            self._say(
+                f"{at:8.1f} s  {planned.kind:<16} {planned.target:<14} there was nothing to hit"
+            )
             return
         fault = Fault(
             kind=planned.kind,
