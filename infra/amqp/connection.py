@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra.amqp.declare import Topology
-from infra.amqp.errors import BrokerClosed, BrokerUnreachable, PublishTimeout
+from infra.amqp.errors import BrokerClosed
 from infra.amqp.io.channel import Channel
 from infra.amqp.io.consumer import Consumer
 from infra.amqp.io.control import Control
+from infra.amqp.io.faults import unreachable
 from infra.amqp.io.gets import Take
 from infra.amqp.io.io_thread import IoThread
 from infra.amqp.io.link import Link, connection_parameters, watch
 from infra.amqp.io.mailbox import Mailbox, Reply, SharedReply
-from infra.amqp.io.publisher import Publisher, to_publication
+from infra.amqp.io.publisher import Publisher, to_publication, unconfirmed
 from infra.amqp.io.subscription import Subscription
 from infra.amqp.io.wire import text
 from infra.amqp.io.writes import flush
@@ -121,7 +122,12 @@ class Broker:
         """
         if self._io is not None:
             raise BrokerClosed("a Broker is started once")
-        self._io = IoThread(f"amqp {self.app_id}", after_batch=self._flush, on_died=self._died)
+        self._io = IoThread(
+            f"amqp {self.app_id}",
+            after_batch=self._flush,
+            on_died=self._died,
+            on_callback_failed=self._callback_failed,
+        )
         for link in self._links:
             self._io.spawn(link.run())
         self._io.spawn(watch(self._links))
@@ -132,11 +138,7 @@ class Broker:
         except TimeoutError as error:
             reason = next(link.last_error for link in self._links if not link.up)
             await self.close(0.0)
-            raise BrokerUnreachable(
-                f"no broker answers at {self._address} within {timeout_s:.0f} s: {reason}",
-                hint="start it, or correct [broker] url or WARREN_BROKER_URL; with an empty url "
-                "Warren starts a private one",
-            ) from error
+            raise unreachable(self._address, timeout_s, reason) from error
         except WarrenError:
             await self.close(0.0)
             raise
@@ -178,11 +180,7 @@ class Broker:
             async with asyncio.timeout(timeout_s):
                 await reply
         except TimeoutError as error:
-            raise PublishTimeout(
-                f"{message.envelope.type} {message.envelope.message_id} was not confirmed within "
-                f"{timeout_s:g} s",
-                hint=f"the broker at {self._address} is away or has an alarm",
-            ) from error
+            raise unconfirmed(message, self._address, timeout_s) from error
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> None:
         """Publish some and wait until all are confirmed: one hand-over instead of many.
@@ -368,6 +366,10 @@ class Broker:
     def _died(self, error: BaseException) -> None:
         logger.error("the broker's I/O thread failed", exc_info=error)
         self._fatal(BrokerClosed(f"the broker's I/O failed: {type(error).__name__}: {error}"))
+
+    def _callback_failed(self, reason: str) -> None:
+        for link in self._links:
+            link.callback_failed(reason)
 
     def _fail_all(self, error: BaseException) -> None:
         self._publisher.fail_all(error)

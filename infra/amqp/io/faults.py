@@ -8,7 +8,12 @@ from pika.adapters.utils.connection_workflow import (
     AMQPConnectorStackTimeout,
 )
 
-from infra.amqp.errors import BrokerRefused, ResourceLocked, TopologyMismatch
+from infra.amqp.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    ResourceLocked,
+    TopologyMismatch,
+)
 from infra.roles.errors import WarrenError
 
 ACCESS_REFUSED = 403
@@ -26,6 +31,11 @@ PIKA_ERRORS = (
 )
 """All that an operation on a connection or channel may raise."""
 
+_PROBABLY_REFUSED = (
+    exceptions.ProbableAuthenticationError,
+    exceptions.ProbableAccessDeniedError,
+)
+_CLOSED_BY_BROKER = re.compile(r"ConnectionClosedByBroker: \((\d+)\)")
 _TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
 
 
@@ -34,9 +44,15 @@ class LinkLost(Exception):
 
 
 def reply_code(error: BaseException) -> int:
-    """AMQP's reply code of an error, or 0."""
+    """AMQP's reply code of an error, or 0.
+
+    pika calls whatever ends a handshake a probable refusal. Only what the broker itself said is
+    one: a connection that was reset comes back.
+    """
     if isinstance(error, exceptions.ConnectionClosed | exceptions.ChannelClosed):
         return int(error.reply_code)
+    if isinstance(error, _PROBABLY_REFUSED) and (said := _CLOSED_BY_BROKER.search(str(error))):
+        return int(said[1])
     return 0
 
 
@@ -67,12 +83,12 @@ def fatal(error: BaseException, *, address: str) -> WarrenError | None:
     if isinstance(error, WarrenError):
         return error
     code = reply_code(error)
-    if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+    if isinstance(error, exceptions.AuthenticationError):
         return BrokerRefused(
             f"the broker at {address} refuses the user or the password",
             hint="correct [broker] url or WARREN_BROKER_URL",
         )
-    if isinstance(error, exceptions.ProbableAccessDeniedError) or code == NOT_ALLOWED:
+    if code == NOT_ALLOWED:
         return BrokerRefused(
             f"the broker at {address} has no such virtual host for this user: {describe(error)}",
             hint="create it with `rabbitmqctl add_vhost`, grant access with `set_permissions`",
@@ -107,3 +123,12 @@ def size_limit(error: BaseException) -> int | None:
         return None
     match = _TOO_LARGE.search(describe(error))
     return int(match.group(1)) if match else None
+
+
+def unreachable(address: str, timeout_s: float, reason: str) -> BrokerUnreachable:
+    """The error for a broker that does not answer in time."""
+    return BrokerUnreachable(
+        f"no broker answers at {address} within {timeout_s:.0f} s: {reason}",
+        hint="start it, or correct [broker] url or WARREN_BROKER_URL; with an empty url "
+        "Warren starts a private one",
+    )

@@ -12,6 +12,8 @@ from pika.adapters.utils import io_services_utils
 from infra.amqp.io import strange_headers
 from infra.amqp.io.mailbox import Mailbox
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _RECV_BYTES = 64 * 1024
@@ -42,6 +44,7 @@ class IoThread:
         name: Of the thread.
         after_batch: Runs in it after each batch of calls.
         on_died: Told in it when something that was spawned failed: nothing dies in silence.
+        on_callback_failed: Told in it, with the reason, when a callback of the loop raised.
     """
 
     def __init__(
@@ -50,10 +53,13 @@ class IoThread:
         *,
         after_batch: Callable[[], None],
         on_died: Callable[[BaseException], None],
+        on_callback_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
         tune_pika()
         self.loop = uvloop.new_event_loop()
+        self.loop.set_exception_handler(lambda _loop, context: self._raised(context))
         self._after_batch = after_batch
+        self._on_callback_failed = on_callback_failed
         self._on_died = on_died
         self._batch_ends = False
         self.mailbox = Mailbox(self.loop, after=after_batch)
@@ -67,6 +73,11 @@ class IoThread:
             self.loop.run_forever()
         finally:
             self.loop.close()
+
+    def _raised(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        logger.debug("in the I/O loop: %s", context.get("message"), exc_info=error)
+        self._on_callback_failed(f"{type(error).__name__}: {error}")
 
     def end_batch_soon(self) -> None:
         """Call `after_batch` when this turn of the I/O loop is over, once. I/O thread only."""

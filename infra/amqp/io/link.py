@@ -70,6 +70,7 @@ class Link:
         self._on_fatal = on_fatal
         self._on_unblocked = on_unblocked
         self._connection: Any = None
+        self._opening: asyncio.Future[Any] | None = None
         self._lost: asyncio.Future[BaseException | None] | None = None
         self._stopping = False
         self._came_up = asyncio.Event()
@@ -121,6 +122,12 @@ class Link:
         self._lost.set_result(LinkLost(reason))
         self._abandon(self._connection)
 
+    def callback_failed(self, reason: str) -> None:
+        """Something raised where nobody awaits it: pika, of a connection that was reset at once,
+        tells nobody until its time-out. An attempt under way begins again."""
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_exception(LinkLost(reason))
+
     async def close(self) -> None:
         """Close cleanly: what was sent before is processed by the broker."""
         self._stopping = True
@@ -155,7 +162,7 @@ class Link:
             logger.info("%s connection to %s is back", self.name, self.address)
 
     async def _open(self) -> Any:
-        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        opened = self._opening = asyncio.get_running_loop().create_future()
 
         def succeeded(connection: Any) -> None:
             if not opened.done():

@@ -10,7 +10,7 @@ from typing import Any
 
 from pika import spec
 
-from infra.amqp.errors import MessageTooLarge, Unroutable
+from infra.amqp.errors import MessageTooLarge, PublishTimeout, Unroutable
 from infra.amqp.io.channel import Channel
 from infra.amqp.io.faults import PIKA_ERRORS, size_limit
 from infra.amqp.io.link import Link
@@ -216,6 +216,15 @@ def too_large(size: int, limit: int) -> MessageTooLarge:
     return MessageTooLarge(
         f"a message of {size / 2**20:.1f} MiB exceeds the limit of {limit / 2**20:.1f} MiB",
         hint="shorten max_response_tokens, or keep large tool results out of the messages",
+    )
+
+
+def unconfirmed(message: Outgoing, address: str, timeout_s: float) -> PublishTimeout:
+    """The error for a message that nobody confirmed in time."""
+    return PublishTimeout(
+        f"{message.envelope.type} {message.envelope.message_id} was not confirmed within "
+        f"{timeout_s:g} s",
+        hint=f"the broker at {address} is away or has an alarm",
     )
 
 
