@@ -75,6 +75,16 @@ class Management:
             if node.get(key)
         ]
 
+    def objects(self) -> dict[str, int]:
+        """How many `connections`, `channels`, `queues` and `consumers` the broker has.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        found = self._get("/api/overview").get("object_totals") or {}
+        names = ("connections", "channels", "queues", "consumers")
+        return {name: int(found.get(name) or 0) for name in names}
+
     def version(self) -> str:
         """RabbitMQ's version.
 

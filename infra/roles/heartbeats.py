@@ -3,6 +3,10 @@
 import asyncio
 import os
 import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 from infra.roles.context import RoleContext
 from schemas.control import Heartbeat, Wanted
@@ -30,6 +34,7 @@ async def send_heartbeats(context: RoleContext) -> None:
 def heartbeat_of(context: RoleContext) -> Heartbeat:
     """The heartbeat to send now."""
     waiting_for, waiting_s = context.waits.current()
+    told = context.describe() if context.describe is not None else {}
     fields = {
         "run_id": context.known_run_id or "",
         "role": context.role,
@@ -39,9 +44,28 @@ def heartbeat_of(context: RoleContext) -> Heartbeat:
         "state": _state(context, waiting_s),
         "waiting_for": waiting_for,
         "waiting_s": round(waiting_s, 3),
-        **(context.describe() if context.describe is not None else {}),
+        **told,
+        "counters": {**_process_counters(), **told.get("counters", {})},
     }
     return Heartbeat.model_validate(fields)
+
+
+def _process_counters() -> dict[str, float]:
+    """What must not grow with time, whatever the role: a leak shows here first.
+
+    `num_blocks` are Python's own allocations, which tell of a leak long before the resident size.
+    """
+    counters = {
+        "num_threads": threading.active_count(),
+        "num_blocks": sys.getallocatedblocks(),
+    }
+    with suppress(RuntimeError):  # no loop runs here
+        counters["num_tasks"] = len(asyncio.all_tasks())
+    with suppress(OSError):  # another system than Linux
+        counters["num_files"] = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        counters["rss_bytes"] = pages * os.sysconf("SC_PAGE_SIZE")
+    return {name: float(value) for name, value in counters.items()}
 
 
 def _state(context: RoleContext, waiting_s: float) -> str:

@@ -49,6 +49,11 @@ class UpProcess:
             )
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.poll()

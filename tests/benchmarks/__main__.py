@@ -1,15 +1,18 @@
 """`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
 
 `python -m tests.benchmarks [codec|help|path|growth|ledger|replay] [--rollouts N]`
+`python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows
 """
 
 import argparse
 import asyncio
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
-from tests.benchmarks import codec, ledger, path, raw_pika, replay
+from tests.benchmarks import codec, ledger, path, raw_pika, replay, soak
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
@@ -90,11 +93,25 @@ def show_replay(num_steps: int = 40) -> None:
         print(f"  {name:26s} {value:12,.3f}")
 
 
+def show_soak(minutes: float, folder: Path | None) -> None:
+    """A run whose memory, channels, tasks and files are to stay as they are."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        flat = asyncio.run(soak.soak(minutes, folder))
+    else:
+        with tempfile.TemporaryDirectory(prefix="warren-soak-") as scratch:
+            flat = asyncio.run(soak.soak(minutes, Path(scratch)))
+    if not flat:
+        sys.exit(1)
+
+
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
     parser.add_argument("what", nargs="*", default=["codec", "help", "path", "growth"])
     parser.add_argument("--rollouts", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
+    parser.add_argument("--folder", type=Path, help="where the soak's run and samples stay")
     options = parser.parse_args()
     for what in options.what:
         match what:
@@ -110,8 +127,11 @@ def main() -> None:
                 show_ledger()
             case "replay":
                 show_replay()
+            case "soak":
+                show_soak(options.minutes, options.folder)
             case _:
-                parser.error(f"{what!r} is none of codec, help, path, growth, ledger, replay")
+                known = "codec, help, path, growth, ledger, replay, soak"
+                parser.error(f"{what!r} is none of {known}")
 
 
 if __name__ == "__main__":

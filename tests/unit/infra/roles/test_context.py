@@ -174,6 +174,22 @@ async def test_heartbeats_say_what_is_waited_for(tmp_path: Path) -> None:
     assert heartbeat_of(context).state == "leaving"
 
 
+async def test_heartbeats_count_what_must_not_grow(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    context.heartbeat(lambda: {"counters": {"step": 3.0}})
+    before = heartbeat_of(context).counters
+    sleeping = [asyncio.create_task(context.stop.wait()) for _ in range(5)]
+    with (tmp_path / "open").open("w"):
+        after = heartbeat_of(context).counters
+    assert after["step"] == 3.0
+    assert after["num_tasks"] == before["num_tasks"] + 5
+    assert after["num_files"] == before["num_files"] + 1
+    assert after["num_threads"] == before["num_threads"]
+    assert after["num_blocks"] > 0 and after["rss_bytes"] > 1024**2
+    context.stop.set()
+    await asyncio.gather(*sleeping)
+
+
 async def test_a_role_that_waits_for_its_run_is_free_to_leave(tmp_path: Path) -> None:
     context = make(tmp_path)
     waiting = asyncio.create_task(context.unless_stopped(context.run_id()))

@@ -1,0 +1,116 @@
+"""One look at a run: every process from /proc, the broker's own counts, the run folder's sizes."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from infra.amqp.admin import Management
+from infra.roles.fleet.processes import descendants
+from infra.runs.folder import RunFolder
+from infra.storm.watch import Watch
+
+Sample = dict[str, dict[str, float]]
+"""Who -> quantity -> value."""
+
+_NODE = "beam.smp"
+_FROM_HEARTBEATS = ("num_tasks", "num_blocks")
+
+
+def process_sizes(pid: int) -> dict[str, float]:
+    """Memory, open files and threads of a process; empty when it is gone."""
+    proc = Path(f"/proc/{pid}")
+    try:
+        memory = _rollup(proc)
+        return {
+            "rss_bytes": memory["Rss"],
+            "uss_bytes": memory["Private_Clean"] + memory["Private_Dirty"],
+            "pss_bytes": memory["Pss"],
+            "num_files": float(sum(1 for _ in (proc / "fd").iterdir())),
+            "num_threads": float(sum(1 for _ in (proc / "task").iterdir())),
+        }
+    except (OSError, KeyError):
+        return {}
+
+
+def _rollup(proc: Path) -> dict[str, float]:
+    fields: dict[str, float] = {}
+    for line in (proc / "smaps_rollup").read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, rest = line.partition(":")
+        if rest.endswith(" kB"):
+            fields[name] = 1024.0 * float(rest.split()[0])
+    return fields
+
+
+def node_pid(up: int) -> int | None:
+    """The Erlang virtual machine among what `up` started."""
+    for pid in descendants(up):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == _NODE:
+                return pid
+        except OSError:
+            continue
+    return None
+
+
+def folder_bytes(folder: RunFolder) -> dict[str, float]:
+    """Sizes in the run folder, by what lies right in it."""
+    sizes: dict[str, float] = {}
+    for path in folder.root.rglob("*"):
+        try:
+            if path.is_file():
+                name = path.relative_to(folder.root).parts[0]
+                key = f"{name.removesuffix('.jsonl')}_bytes"
+                sizes[key] = sizes.get(key, 0.0) + path.stat().st_size
+        except OSError:
+            continue
+    return sizes
+
+
+class Eyes:
+    """Everything that is looked at.
+
+    Args:
+        up: Process id of `run.py up`.
+        folder: Of the run.
+        run: Its name, which its queues carry.
+        management: Of its broker.
+        watch: Hears its heartbeats.
+    """
+
+    def __init__(
+        self, *, up: int, folder: RunFolder, run: str, management: Management, watch: Watch
+    ) -> None:
+        self._up = up
+        self._folder = folder
+        self._run = run
+        self._management = management
+        self._watch = watch
+        self._node = node_pid(up)
+
+    def fleet(self) -> Mapping[str, int]:
+        """Name -> process id of the roles."""
+        return self._watch.fleet()
+
+    async def look(self) -> Sample:
+        """A sample.
+
+        Raises:
+            ManagementUnreachable: The broker does not answer.
+        """
+        sample: Sample = {"up": process_sizes(self._up)}
+        for name, pid in self.fleet().items():
+            sample[name] = process_sizes(pid)
+            seen = self._watch.latest.get(name)
+            if seen is not None and seen.pid == pid:
+                told = seen.counters
+                sample[name] |= {key: told[key] for key in _FROM_HEARTBEATS if key in told}
+        sample["broker"] = await asyncio.to_thread(self._broker)
+        sample["folder"] = await asyncio.to_thread(folder_bytes, self._folder)
+        return sample
+
+    def _broker(self) -> dict[str, float]:
+        sizes = {} if self._node is None else process_sizes(self._node)
+        sizes |= {f"num_{name}": float(n) for name, n in self._management.objects().items()}
+        rows = self._management.queues(self._run)
+        sizes["num_messages"] = float(sum(row.num_ready + row.num_unacked for row in rows))
+        return sizes
