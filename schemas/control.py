@@ -92,6 +92,9 @@ class Heartbeat(Message):
     """Rollouts whose delivery it holds."""
     tokens_unsaved: Count = 0
     """Sampled since these were taken up: what a kill of this worker would have sampled again."""
+    refuses: Int64 = -1
+    """Version that a rollout worker was told of and cannot serve: damaged, missing, or not fitting
+    its engine; -1 for none."""
     waiting_for: str = ""
     waiting_s: float = 0.0
     counters: dict[str, float] = {}

@@ -32,6 +32,7 @@ class Counters:
     swap_s: float = 0.0
     """Gate closed to gate open, summed."""
     weights_refused: int = 0
+    """Versions that could not be read, or that the engine did not take."""
 
     def as_floats(self) -> dict[str, float]:
         """By name."""

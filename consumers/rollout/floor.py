@@ -72,6 +72,7 @@ class Floor:
             "slots": self.slots.size,
             "rollout_ids": tuple(ids),
             "tokens_unsaved": unsaved,
+            "refuses": self.sync.refuses,
             "counters": counters,
         }
         if self.swap.swapping:
@@ -130,6 +131,7 @@ def build_floor(
         swap=swap,
         on_refused=departure.give_back_waiting,
         holds=holds,
+        counters=counters,
         waits=context.waits,
         limits=limits,
     )

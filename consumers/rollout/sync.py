@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
+from consumers.rollout.counters import Counters
 from consumers.rollout.gate import Holds
 from consumers.rollout.limits import Limits
 from infra.observe.waits import Waits
@@ -53,6 +54,7 @@ class WeightSync:
         swap: Puts it into the engine.
         on_refused: Gives back what waits for a version that will not be served.
         holds: Told when this worker is too far behind.
+        counters: Of this worker.
         waits: Of the role.
         limits: Of this worker.
     """
@@ -65,6 +67,7 @@ class WeightSync:
         swap: Swaps,
         on_refused: Callable[[], Awaitable[None]],
         holds: Holds,
+        counters: Counters,
         waits: Waits,
         limits: Limits,
     ) -> None:
@@ -73,11 +76,13 @@ class WeightSync:
         self._swap = swap
         self._on_refused = on_refused
         self._holds = holds
+        self._counters = counters
         self._waits = waits
         self._limits = limits
         self._target: WeightsPublished | None = None
         self._newest_number = -1
         self._unusable = -1
+        self._refuses = -1
         self._news = asyncio.Event()
         self._look = False
         self._fetch_s = 0.0
@@ -94,6 +99,11 @@ class WeightSync:
     def newest_number(self) -> int:
         """The newest version that was heard of; -1 before the first."""
         return self._newest_number
+
+    @property
+    def refuses(self) -> int:
+        """The version that was told of last and cannot be served; -1 for none."""
+        return self._refuses
 
     def hear_number(self, version: int) -> None:
         """The trainer's newest version; if its broadcast was missed, the store is read."""
@@ -145,7 +155,7 @@ class WeightSync:
                 weights, fetch_s=self._fetch_s, reread=partial(self._read, target)
             )
             del weights  # host memory of a whole model
-            self._unusable = -1 if taken else target.version
+            self._unusable = self._refuses = -1 if taken else target.version
             refused = f"the engine refuses version {target.version}"
             self._holds.put("weights", "" if taken else refused)
             if not taken:
@@ -176,6 +186,7 @@ class WeightSync:
             believe: It counts even if a newer version was announced, which is not there.
         """
         self._look = False
+        announced = self._newest_number
         try:
             published = await self._read_newest()
         except (WarrenError, OSError) as error:
@@ -190,6 +201,8 @@ class WeightSync:
                 published.version,
             )
             self._target, self._newest_number = None, -1
+        elif published.version < announced:
+            self._refuse(announced)
         self.hear(published)
 
     async def _prepared(self, published: WeightsPublished) -> PreparedWeights | None:
@@ -205,10 +218,19 @@ class WeightSync:
             serving = self._swap.version
             keeps = f"version {serving} serves on" if serving >= 0 else "nothing is served yet"
             logger.warning("version %d cannot be read; %s: %s", published.version, keeps, error)
+            self._refuse(published.version)
             return None
+        if published.version >= self._refuses:
+            self._refuses = -1
         self._fetch_s = time.monotonic() - began
         logger.debug("version %d is ready · %.2f s", published.version, self._fetch_s)
         return weights
+
+    def _refuse(self, version: int) -> None:
+        """It may be tried again, and counts once."""
+        if version != self._refuses:
+            self._refuses = version
+            self._counters.weights_refused += 1
 
     async def _read(self, published: WeightsPublished) -> PreparedWeights:
         return await asyncio.to_thread(self._prepare, published)

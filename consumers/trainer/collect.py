@@ -7,6 +7,7 @@ from consumers.trainer.books.group import MemberState, OpenGroup
 from consumers.trainer.books.staleness import must_wait_for
 from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.fleet import Fleet
+from consumers.trainer.steering.refusals import Refusals
 from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
 
@@ -19,19 +20,26 @@ class Collector:
     """Chooses batches."""
 
     def __init__(
-        self, ctx: RoleContext, chronicle: Chronicle, clock: PausableClock, fleet: Fleet
+        self,
+        ctx: RoleContext,
+        chronicle: Chronicle,
+        clock: PausableClock,
+        fleet: Fleet,
+        refusals: Refusals,
     ) -> None:
         self._ctx = ctx
         self._chronicle = chronicle
         self._clock = clock
         self._fleet = fleet
+        self._refusals = refusals
         self._size = ctx.config.algorithm.groups_per_step
         self._blocker: OpenGroup | None = None
         self._stall_since = clock.now()
         self._num_heard = 0
 
     async def collect(self) -> list[OpenGroup] | None:
-        """The next batch, oldest groups first; None when the trainer is told to stop.
+        """The next batch, oldest groups first; None when the trainer is told to stop, or the newest
+        version must go out again because nobody can serve it.
 
         Raises:
             DeadlinePassed: Nothing arrived for `deadlines.stall` seconds.
@@ -42,6 +50,8 @@ class Collector:
                 batch = self._choose()
                 if batch is not None:
                     return batch
+                if self._refusals.due(self._chronicle.ledger.version):
+                    return None
                 await self._chronicle.changed.wait(_GLANCE_S)
                 self._watch_stall()
         return None

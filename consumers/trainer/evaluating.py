@@ -8,6 +8,7 @@ from consumers.trainer.arriving.chronicle import Chronicle
 from consumers.trainer.report import eval_line
 from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.credits import Credits
+from consumers.trainer.steering.refusals import Refusals
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.metrics import MetricsFile
@@ -28,12 +29,14 @@ class Evaluator:
         credits: Credits,
         clock: PausableClock,
         metrics: MetricsFile,
+        refusals: Refusals,
     ) -> None:
         self._ctx = ctx
         self._chronicle = chronicle
         self._credits = credits
         self._clock = clock
         self._metrics = metrics
+        self._refusals = refusals
         self._enabled = bool(ctx.config.data.eval)
         self._opened_at = clock.now()
         self._writing = False
@@ -55,14 +58,16 @@ class Evaluator:
                 await self._chronicle.changed.wait()
                 continue
             late = self._clock.now() - self._opened_at >= self._ctx.config.deadlines.eval_deadline
-            if late and not evaluation.complete:
+            refused = self._refusals.due(evaluation.version)
+            if (late or refused) and not evaluation.complete:
                 logger.warning(
-                    "the evaluation of v%d is out of time after %.0f s: members %s are missing",
+                    "the evaluation of v%d %s after %.0f s: members %s are missing",
                     evaluation.version,
+                    "is out of time" if late else "ends, as no worker can serve it,",
                     self._clock.now() - self._opened_at,
                     list(evaluation.pending[:20]),
                 )
-            if evaluation.complete or late:
+            if evaluation.complete or late or refused:
                 await self._close()
             else:
                 await self._chronicle.changed.wait(_GLANCE_S)

@@ -32,6 +32,7 @@ from consumers.trainer.publish import Publisher
 from consumers.trainer.report import step_line
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
+from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.stepping import StepMemory, members_of
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
@@ -54,6 +55,7 @@ class Loop:
         credits: Credits,
         publisher: Publisher,
         evaluator: Evaluator,
+        refusals: Refusals,
         saver: Saver,
         metrics: MetricsFile,
         tally: Tally,
@@ -65,6 +67,7 @@ class Loop:
         self._credits = credits
         self._publisher = publisher
         self._evaluator = evaluator
+        self._refusals = refusals
         self._saver = saver
         self._metrics = metrics
         self._tally = tally
@@ -134,12 +137,20 @@ class Loop:
         due = ledger.step > ledger.published_step and (
             ledger.step % config.algorithm.steps_per_publish == 0 or ledger.step >= config.run.steps
         )
-        if ledger.version >= 0 and not due and not self._publisher.lost:
+        refused = not due and self._refusals.due(ledger.version)
+        if refused:
+            logger.warning(
+                "no rollout worker can serve v%d: its weights go out again under the next number",
+                ledger.version,
+            )
+        if ledger.version >= 0 and not (due or refused or self._publisher.lost):
             return
         await self._evaluator.closed()
         if self._chronicle.evaluations.open is not None:
             return  # told to stop: whoever resumes publishes first
         seconds = await self._publisher.publish(self._learner, ledger.step)
+        if refused:
+            self._refusals.published_again()
         self._chronicle.close_due()
         if self._line is not None:
             self._line["time/publish_s"] = seconds
@@ -175,6 +186,7 @@ class Loop:
         )
         reach(FailPoint.STEP_TAKEN)
         self._note_stepped(result)
+        self._refusals.stepped()
         await chronicle.commit()
         reach(FailPoint.STEP_JOURNALED)
         self._line = {

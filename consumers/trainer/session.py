@@ -25,6 +25,7 @@ from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.fence import Fence
 from consumers.trainer.steering.fleet import Fleet
+from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
@@ -63,7 +64,8 @@ class Session:
         self._arrivals = Arrivals(
             ctx, chronicle, tally, run_id=run_id, vocab_size=learner.policy.vocab_size
         )
-        self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics)
+        refusals = Refusals(self._fleet, clock)
+        self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics, refusals)
         self._reissuer = Reissuer(ctx, chronicle, self._credits, clock, self._fleet)
         store = WeightStore(ctx.folder.weights(config))
         self._publisher = Publisher(ctx, chronicle, store, run_id=run_id)
@@ -71,10 +73,11 @@ class Session:
             ctx,
             chronicle,
             learner,
-            collector=Collector(ctx, chronicle, clock, self._fleet),
+            collector=Collector(ctx, chronicle, clock, self._fleet, refusals),
             credits=self._credits,
             publisher=self._publisher,
             evaluator=self._evaluator,
+            refusals=refusals,
             saver=Saver(ctx, chronicle, learner, tally, run_id=run_id),
             metrics=metrics,
             tally=tally,

@@ -156,6 +156,7 @@ def _versions(config: RunConfig, history: History, folder: RunFolder) -> list[st
         *versions.check_batches(
             list(history.recount.batches.values()),
             history.came,
+            published,
             on_policy=algorithm.max_staleness == 0 and algorithm.steps_per_publish == 1,
         ),
     ]

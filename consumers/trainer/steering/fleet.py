@@ -46,6 +46,16 @@ class Fleet:
         """Rollout ids that some process holds."""
         return frozenset(name for beat in self.alive() for name in beat.rollout_ids)
 
+    def refuses(self, version: int) -> bool:
+        """Whether no rollout worker serves a version, and those that could say that they cannot.
+
+        Who serves nothing at all has only begun, and is not waited for.
+        """
+        workers = [beat for beat in self.alive() if beat.role == "rollout"]
+        refusing = [beat for beat in workers if beat.refuses == version]
+        others = [beat for beat in workers if beat.refuses != version and beat.version >= 0]
+        return bool(refusing) and not others
+
     def describe(self) -> str:
         """`37 in flight on 4 rollout workers`, and which roles are missing."""
         counts = Counter(beat.role for beat in self.alive())

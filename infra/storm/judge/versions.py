@@ -100,10 +100,19 @@ def check_arrivals(numbers: Numbers, manifests: Sequence[int]) -> list[str]:
 
 
 def check_batches(
-    batches: Sequence[Batch], trained: Mapping[str, Spoken], *, on_policy: bool
+    batches: Sequence[Batch],
+    trained: Mapping[str, Spoken],
+    records: Sequence[Published],
+    *,
+    on_policy: bool,
 ) -> list[str]:
-    """Tokens that were trained on: none newer than the policy; on-policy, none older either."""
+    """Tokens that were trained on: none newer than the policy; on-policy, none of another policy.
+
+    Weights that nobody could read go out again under the next number: two versions of the same
+    fingerprint are one policy.
+    """
     wrong = []
+    prints = {record.version: record.fingerprint for record in records}
     for batch in batches:
         for name in batch.members:
             versions = trained[name].versions if name in trained else ()
@@ -112,7 +121,10 @@ def check_batches(
                     f"step {batch.step} trains version {batch.version} on {name} with tokens of "
                     f"version {max(versions)}"
                 )
-            if on_policy and any(version != batch.version for version in versions):
+            policy = prints.get(batch.version, "")
+            if on_policy and any(
+                version != batch.version and prints.get(version) != policy for version in versions
+            ):
                 wrong.append(
                     f"step {batch.step} is on-policy at version {batch.version}, {name} has "
                     f"tokens of versions {versions}"

@@ -214,6 +214,37 @@ async def test_a_damaged_version_is_passed_over_for_the_newest(tmp_path: Path) -
         await bench.until(lambda: bench.floor.swap.version == 2)
 
 
+async def test_what_cannot_be_served_is_said_until_it_can(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        refuses = lambda: bench.floor.describe()["refuses"]  # noqa: E731
+        assert refuses() == -1
+        bench.unreadable = {1, 2}
+        bench.publish(1)
+        await bench.until(lambda: bench.preparing.count(1) >= 3)
+        assert refuses() == 1
+        assert bench.floor.counters.weights_refused == 1, "however often it was tried"
+        bench.publish(2)
+        await bench.until(lambda: refuses() == 2)
+        bench.unreadable = set()
+        await bench.until(lambda: bench.floor.swap.version == 2)
+        assert refuses() == -1
+        bench.engine.refuse = WeightsRefused
+        bench.publish(3)
+        await bench.until(lambda: refuses() == 3)
+        assert bench.floor.counters.weights_refused == 3
+        bench.engine.refuse = None
+        bench.publish(4)
+        await bench.until(lambda: refuses() == -1)
+
+
+async def test_a_version_that_was_announced_and_is_not_in_the_store_is_said(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.floor.sync.hear_number(5)
+        await bench.until(lambda: bench.floor.describe()["refuses"] == 5)
+        bench.publish(6)
+        await bench.until(lambda: bench.floor.describe()["refuses"] == -1)
+
+
 async def test_a_missed_broadcast_is_found_in_the_store(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
         bench.store = bench.store.model_copy(  # type: ignore[union-attr]

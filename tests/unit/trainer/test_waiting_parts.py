@@ -1,9 +1,12 @@
 """Small pure parts around waiting: clock, bell, fruitless closings."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 from consumers.trainer.books.fruitless import Fruitless
 from consumers.trainer.steering.clock import FROZEN_S, Bell, PausableClock
+from consumers.trainer.steering.refusals import PATIENCE_S, Refusals
 from schemas.journal import Closed
 
 
@@ -71,3 +74,27 @@ def test_a_run_whose_groups_all_die_is_hopeless_after_twice_as_many() -> None:
         assert fruitless.explain().startswith("10 groups closed")
         fruitless.reset()
         assert not fruitless.exceeded and not fruitless.hopeless
+
+
+def test_a_version_that_all_refuse_goes_out_again_ever_less_often() -> None:
+    time, refused = [0.0], [True]
+    fleet: Any = SimpleNamespace(refuses=lambda version: refused[0])
+    refusals = Refusals(fleet, PausableClock(lambda: time[0]))
+
+    def due_after(version: int) -> float:
+        began = time[0]
+        while not refusals.due(version):
+            time[0] += 1
+        return time[0] - began
+
+    assert not refusals.due(-1)
+    assert due_after(3) == PATIENCE_S
+    refusals.published_again()
+    assert due_after(4) == 2 * PATIENCE_S
+    refused[0] = False
+    assert not refusals.due(4)
+    refused[0] = True
+    assert due_after(4) == 2 * PATIENCE_S, "it must last"
+    refusals.published_again()
+    refusals.stepped()
+    assert due_after(5) == PATIENCE_S

@@ -177,7 +177,15 @@ class RunMaker:
         )
         self.note(Stepped(step=step, loss=0.0, grad_norm=0.0, weights_sha256=f"hash{step}"))
 
-    def store(self, version: int, step: int, *, incarnation: int = 1, run_id: str = RUN_ID) -> None:
+    def store(
+        self,
+        version: int,
+        step: int,
+        *,
+        incarnation: int = 1,
+        run_id: str = RUN_ID,
+        weights: str = "",
+    ) -> None:
         """A manifest."""
         self.manifests.create(
             WeightsPublished(
@@ -187,14 +195,15 @@ class RunMaker:
                 step=step,
                 folder=f"v{version}",
                 files=(),
-                fingerprint=f"f{version}",
+                fingerprint=weights or f"f{version}",
             )
         )
 
-    def publish(self, version: int, step: int) -> None:
+    def publish(self, version: int, step: int, *, weights: str = "") -> None:
         """A manifest, and the record of it."""
-        self.store(version, step)
-        self.note(Published(version=version, step=step, fingerprint=f"f{version}"))
+        self.store(version, step, weights=weights)
+        fingerprint = weights or f"f{version}"
+        self.note(Published(version=version, step=step, fingerprint=fingerprint))
 
     def checkpoint(self, step: int, **changes) -> None:
         """As the trainer would save it now."""

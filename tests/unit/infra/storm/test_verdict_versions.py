@@ -106,6 +106,21 @@ def test_on_policy_recipes_have_no_older_token(tmp_path):
     assert healthy(tmp_path / "off", max_staleness=0, steps_per_publish=2).judged().breaches == ()
 
 
+def test_the_same_weights_under_another_number_are_the_same_policy(tmp_path):
+    """A version that nobody could read goes out again; what the one worker that could has sampled
+    under the old number is on-policy still."""
+    run = RunMaker(tmp_path, groups_per_step=1, steps=1, max_staleness=0)
+    run.publish(0, 0, weights="same")
+    run.issue(0)
+    run.arrive(0, 0, 0.0, ((0, 5),))
+    run.publish(1, 0, weights="same")
+    run.arrive(0, 1, 1.0, ((1, 5),))
+    run.step(1, 0, version=1)
+    run.publish(2, 1)
+    run.end()
+    assert run.judged().breaches == ()
+
+
 def long_run(root, *, length: int, rewards=lambda step: (0.0, 1.0), **changes) -> RunMaker:
     """Forty steps of a group each, whose responses have about that many tokens."""
     run = RunMaker(
