@@ -32,6 +32,7 @@ class Seen:
     rollout_ids: tuple[str, ...]
     counters: Mapping[str, float]
     version: int
+    tokens_unsaved: int = 0
 
     def work_done(self, role: str) -> float:
         """What the process has done since it started, where its role counts that."""
@@ -68,6 +69,7 @@ class Watch:
                 rollout_ids=beat.rollout_ids,
                 counters=beat.counters,
                 version=beat.version,
+                tokens_unsaved=beat.tokens_unsaved,
             )
 
     def step(self) -> int:
@@ -87,7 +89,7 @@ class Watch:
         seen = self.latest.get(worker)
         if seen is None or seen.pid != pid:
             return 0
-        return int(seen.counters.get("tokens_unsaved", 0))
+        return seen.tokens_unsaved
 
     async def until(
         self, condition: Callable[[], bool], timeout_s: float, *, every_s: float = _TICK_S

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 RECOVERY_TIMEOUT_S = 180.0
 """Longer than that, and what was hit has not survived."""
+_APPEAR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class World:
     """One thing at a time is done to the broker."""
     trainer_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held where the trainer must live, and while it is killed."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """Process -> the id that it had when it was killed last: until another runs, none does."""
     repeated: dict[str, int] = field(default_factory=dict)
     """What killed rollout workers had generated in vain, by reason."""
 
@@ -56,6 +59,17 @@ class World:
             BROKER_VARIABLE: self.roles_url,
             "WARREN_MANAGEMENT_URL": management_url(self.node.url),
         }
+
+    async def pid_of(self, name: str) -> int:
+        """Id of a process once it runs; 0 when it does not in time."""
+        pid = 0
+
+        def runs() -> bool:
+            nonlocal pid
+            pid = self.watch.fleet().get(name, 0)
+            return pid not in (0, self.ended.get(name))
+
+        return pid if await self.watch.until(runs, _APPEAR_S) else 0
 
     async def recovery_s(
         self, names: tuple[str, ...], *, began: float, without: int = 0

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Iterator
 from infra.storm.schedule import Planned, role_of
 from infra.storm.world import Outcome, World
 
-_APPEAR_S = 60.0
-
 
 async def kill(world: World, fault: Planned) -> Outcome | None:
     """SIGKILL."""
@@ -58,6 +56,8 @@ async def _signal(world: World, fault: Planned, number: signal.Signals) -> Outco
             detail = f"{tokens} tokens unsaved"
         began = asyncio.get_running_loop().time()
         _send(handle, number)
+        if number is signal.SIGKILL:
+            world.ended[fault.target] = pid
     recovery = await world.recovery_s((fault.target,), began=began, without=pid)
     return Outcome(survived=recovery is not None, detail=detail, recovery_s=recovery)
 
@@ -67,8 +67,7 @@ async def _alive(world: World, name: str) -> AsyncIterator[tuple[int, int] | Non
     """Wait until the process runs: its id, and a handle that no other process can inherit."""
     lock = world.trainer_lock if role_of(name) == "trainer" else contextlib.nullcontext()
     async with lock:
-        await world.watch.until(lambda: name in world.watch.fleet(), _APPEAR_S)
-        pid = world.watch.fleet().get(name, 0)
+        pid = await world.pid_of(name)
         with _opened(pid) as handle:
             yield None if handle is None else (pid, handle)
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 from infra.roles.prctl import die_with
+from infra.runs.folder import RunFolder
 from infra.storm.schedule import Planned
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
 _REFUSED_S = 90.0
-_APPEAR_S = 60.0
 _LOG_MARGIN_BYTES = 4096
 
 
@@ -21,7 +21,7 @@ async def second(world: World, fault: Planned) -> Outcome | None:
     Survived: it is refused with a non-zero exit code, and the first one makes another step.
     """
     async with world.broker_lock, world.trainer_lock:
-        if not await world.watch.until(lambda: "trainer" in world.watch.fleet(), _APPEAR_S):
+        if not await world.pid_of("trainer"):
             return None
         if await world.recovery_s(("trainer",), began=0.0) is None:
             return None
@@ -34,19 +34,23 @@ async def second(world: World, fault: Planned) -> Outcome | None:
 
 
 async def disk_full(world: World, fault: Planned) -> Outcome | None:
-    """No file of the trainer may become larger than its log: its next writes fail, for real.
+    """No file of the trainer may become larger than its journal is: its next writes fail, for real.
 
     Survived: it stops, and the one started in its place makes another step. The limit is one of
-    the process (RLIMIT_FSIZE), so that the next trainer is free of it, as after cleaning up.
+    the process (RLIMIT_FSIZE), so that the next trainer is free of it, as after cleaning up. It is
+    set while the trainer steps: one that only begins has a smaller journal, and room in it.
     """
     loop = asyncio.get_running_loop()
     async with world.trainer_lock:
-        await world.watch.until(lambda: "trainer" in world.watch.fleet(), _APPEAR_S)
-        pid = world.watch.fleet().get("trainer", 0)
+        if await world.recovery_s(("trainer",), began=0.0) is None:
+            return None
+        pid = await world.pid_of("trainer")
+        if not pid:
+            return None
         try:
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             began = loop.time()
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (_log_bytes(world), hard))
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (_full_bytes(world.folder), hard))
         except (ProcessLookupError, ValueError):
             return None
         died = await world.watch.until(
@@ -59,10 +63,14 @@ async def disk_full(world: World, fault: Planned) -> Outcome | None:
     return Outcome(survived=recovery is not None, recovery_s=recovery)
 
 
-def _log_bytes(world: World) -> int:
-    """A little more than its log has, so that it can still say why it stops."""
-    log = world.folder.logs / "trainer-1.log"
-    return (log.stat().st_size if log.exists() else 0) + _LOG_MARGIN_BYTES
+def _full_bytes(folder: RunFolder) -> int:
+    """So that the journal's segment cannot grow; where that leaves room, the trainer can still say
+    in its log why it stops."""
+    log = folder.logs / "trainer-1.log"
+    room = (log.stat().st_size if log.exists() else 0) + _LOG_MARGIN_BYTES
+    segments = [path.stat() for path in folder.journal.iterdir()]
+    newest = max(segments, key=lambda found: found.st_mtime_ns)
+    return min(room, newest.st_size)
 
 
 async def _rival(world: World) -> int | None:

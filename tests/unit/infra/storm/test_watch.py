@@ -1,13 +1,18 @@
 """What the storm counts as work that flows again."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
+from infra.amqp.codec import encode
+from infra.amqp.message import Delivery, Lease
 from infra.runs.folder import RunFolder
 from infra.storm.watch import Seen, StepReader, Watch
+from schemas.control import Heartbeat
 
 
 class Beats:
@@ -95,9 +100,45 @@ def test_a_heartbeat_from_before_the_fault_says_nothing(watch: Watch) -> None:
 
 
 def test_unsaved_tokens_are_those_of_the_killed_process(watch: Watch, beats: Beats) -> None:
-    beats.beat("rollout-1", 7, counters={"tokens_unsaved": 12.0})
+    beats.beat("rollout-1", 7, tokens_unsaved=12)
     assert watch.tokens_unsaved("rollout-1", 7) == 12
     assert watch.tokens_unsaved("rollout-1", 8) == watch.tokens_unsaved("rollout-2", 7) == 0
+
+
+async def test_what_a_heartbeat_says_is_seen(tmp_path: Path) -> None:
+    """The storm reads what a rollout worker really sends."""
+    beat = Heartbeat(
+        role="rollout",
+        worker="rollout-1",
+        host="h",
+        pid=7,
+        state="running",
+        version=3,
+        rollout_ids=("0.0",),
+        tokens_unsaved=12,
+        counters={"swaps": 2.0},
+    )
+    envelope, body = encode(beat, app_id="x", correlation_id="x", headers={})
+
+    async def events() -> AsyncIterator[Any]:
+        yield Delivery(
+            queue="",
+            envelope=envelope,
+            body=body,
+            redelivered=False,
+            delivery_count=0,
+            tag=0,
+            epoch=0,
+            lease=Lease(epoch=0),
+        )
+
+    broker: Any = SimpleNamespace(events=events)
+    watch = Watch(broker, RunFolder(tmp_path))
+    await watch.run()
+    seen = watch.latest["rollout-1"]
+    assert (seen.pid, seen.version, seen.rollout_ids) == (7, 3, ("0.0",))
+    assert dict(seen.counters) == {"swaps": 2.0}
+    assert watch.tokens_unsaved("rollout-1", 7) == 12
 
 
 def test_steps_are_read_as_far_as_lines_are_whole(tmp_path: Path) -> None:
