@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.amqp.admin import Management
+from infra.amqp.topology import RECORDING
 from infra.roles.fleet.processes import descendants
 from infra.runs.folder import RunFolder
 from infra.storm.watch import Watch
@@ -111,6 +112,6 @@ class Eyes:
     def _broker(self) -> dict[str, float]:
         sizes = {} if self._node is None else process_sizes(self._node)
         sizes |= {f"num_{name}": float(n) for name, n in self._management.objects().items()}
-        rows = self._management.queues(self._run)
-        sizes["num_messages"] = float(sum(row.num_ready + row.num_unacked for row in rows))
+        work = [q for q in self._management.queues(self._run) if q.name != RECORDING.name]
+        sizes["num_messages"] = float(sum(q.num_ready + q.num_unacked for q in work))
         return sizes
