@@ -12,6 +12,8 @@ folder is reported apart: metrics and logs grow with the steps, the journal up t
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +23,7 @@ from infra.amqp.admin import Management
 from infra.amqp.connection import Broker
 from infra.amqp.errors import ManagementUnreachable
 from infra.amqp.url import management_url
-from infra.recipes.storm.prepare import prepare
+from infra.recipes.storm import prepare
 from infra.roles.errors import ExitCode
 from infra.roles.settings import load_config
 from infra.runs.folder import RunFolder
@@ -57,7 +59,9 @@ async def soak(minutes: float, scratch: Path) -> bool:
         minutes: How long samples are taken.
         scratch: Becomes the folder of run folders; a former soak in it is purged.
     """
-    folder = prepare(scratch)
+    making = [sys.executable, "-m", prepare.__name__, "--runs", str(scratch)]
+    subprocess.run(making, check=True)  # apart: it imports half a gigabyte
+    folder = scratch / prepare.NAME
     settings = [
         *UNHURRIED,
         f"run.dir={scratch}",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.amqp.admin import Management
-from infra.amqp.topology import RECORDING
+from infra.amqp.topology import RECORDING, WORK_QUEUES
 from infra.roles.fleet.processes import descendants
 from infra.runs.folder import RunFolder
 from infra.storm.watch import Watch
@@ -112,6 +112,10 @@ class Eyes:
     def _broker(self) -> dict[str, float]:
         sizes = {} if self._node is None else process_sizes(self._node)
         sizes |= {f"num_{name}": float(n) for name, n in self._management.objects().items()}
-        work = [q for q in self._management.queues(self._run) if q.name != RECORDING.name]
-        sizes["num_messages"] = float(sum(q.num_ready + q.num_unacked for q in work))
+        for queue in self._management.queues(self._run):
+            depth = float(queue.num_ready + queue.num_unacked)
+            if queue.name in WORK_QUEUES:
+                sizes[f"{queue.name} depth"] = depth
+            elif queue.name != RECORDING.name:
+                sizes["others depth"] = sizes.get("others depth", 0.0) + depth
         return sizes
