@@ -57,7 +57,7 @@ def run(
     from infra.roles.lifecycle import run_role, serve
 
     body = functools.partial(train, resume=resume, purge=purge, skip_step=skip_step)
-    return run_role(serve("trainer", config, body, worker=worker))
+    return run_role(serve("trainer", config, body, worker=worker), collect_rarely=False)
 
 
 async def train(

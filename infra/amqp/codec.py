@@ -54,9 +54,10 @@ def encode(
         known: JSON of fields that came in a message of the same content, so that they need not
             be written again.
     """
-    known = known or {}
-    fields = model.model_dump(mode="json", exclude=set(known))
-    body = orjson.dumps(fields | {name: orjson.Fragment(json) for name, json in known.items()})
+    fields = model.model_dump(mode="json", exclude=set(known) if known else None)
+    for name, json in (known or {}).items():
+        fields[name] = orjson.Fragment(json)
+    body = orjson.dumps(fields)
     compressed = len(body) > COMPRESS_ABOVE_BYTES
     if compressed:
         body = zstandard.ZstdCompressor(level=1).compress(body)

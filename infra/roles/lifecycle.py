@@ -11,6 +11,7 @@ This is the boundary at which an error becomes one line and an exit code.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ from schemas.config import RunConfig
 logger = logging.getLogger(__name__)
 
 WORKER_VARIABLE = "WARREN_WORKER"
+_GC_THRESHOLD = 20_000
 _LEAVE_MARGIN_S = 15.0
 
 Body = Callable[[RoleContext], Awaitable[None]]
@@ -51,8 +53,16 @@ def worker_name(role: str, given: str | None = None) -> str:
     )
 
 
-def run_role(serving: Coroutine[Any, Any, int]) -> int:
-    """Run `serve(...)` in an event loop of its own; returns its exit code."""
+def run_role(serving: Coroutine[Any, Any, int], *, collect_rarely: bool = True) -> int:
+    """Run `serve(...)` in an event loop of its own; returns its exit code.
+
+    Args:
+        collect_rarely: Look for reference cycles after many messages instead of a few: each look
+            walks what hundreds of messages under way have allocated. Not where a cycle may hold
+            a model's tensors.
+    """
+    if collect_rarely:
+        gc.set_threshold(_GC_THRESHOLD)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serving)
 
