@@ -101,7 +101,7 @@ async def _eyes(process: UpProcess, run: RunFolder, name: str) -> AsyncIterator[
     client = Broker(url, run=name, app_id="soak", heartbeat_s=60)
     await client.start()
     watch = Watch(client, run)
-    listening = asyncio.create_task(watch.run())
+    listening = asyncio.gather(watch.run(), _hear_broadcasts(client))
     try:
         while watch.step() < 1:
             _still_begins(process, deadline)
@@ -115,6 +115,12 @@ async def _eyes(process: UpProcess, run: RunFolder, name: str) -> AsyncIterator[
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await client.close(1.0)
+
+
+async def _hear_broadcasts(client: Broker) -> None:
+    """Every client has a queue of them, which would fill."""
+    async for _ in client.control():
+        pass
 
 
 def _still_begins(process: UpProcess, deadline: float) -> None:
