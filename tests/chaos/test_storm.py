@@ -54,11 +54,13 @@ def assert_stood(code: int, output: str, report: StormReport) -> None:
 
 def test_a_run_meets_every_fault_and_loses_nothing(tmp_path: Path) -> None:
     code, output, report = storm(
-        tmp_path, "run.steps=20", "--minutes", "0.8", "--kills", "8", "--seed", "1"
+        tmp_path,
+        *("run.steps=20", "rollout.workers=2", "reward.workers=1"),
+        *("--minutes", "0.6", "--kills", "7", "--seed", "1"),
     )
     assert_stood(code, output, report)
     assert set(report.faults) == set(FaultKind)
-    assert report.kills == 8
+    assert report.kills == 7
     assert report.ks_p is not None
     assert report.ks_p > 0.001
     assert "again: run.py storm storm" in output
@@ -72,10 +74,8 @@ def test_a_run_meets_every_fault_and_loses_nothing(tmp_path: Path) -> None:
 def test_a_run_with_a_real_engine_goes_on_learning(tmp_path: Path) -> None:
     code, output, report = storm(
         tmp_path,
-        "run.steps=20",
-        "rollout.engine=transformers",
-        "rollout.engine_options={}",
-        "rollout.workers=2",
+        *("run.steps=20", "rollout.workers=2", "reward.workers=1"),
+        *("rollout.engine=transformers", "rollout.engine_options={}"),
         *("--minutes", "0.5", "--kills", "4", "--seed", "2"),
         *("--kinds", "kill,term,broker_kill,cut,flip,duplicate"),
     )
