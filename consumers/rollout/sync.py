@@ -122,11 +122,14 @@ class WeightSync:
             while True:
                 if self._target is None:
                     await self._look_into_store()
-                if self._target is not None:
-                    weights = await self._prepared(self._target)
+                if (target := self._target) is not None:
+                    weights = await self._prepared(target)
                     if weights is not None:
                         return weights
+                    if self._target is not target:  # a newer one was told of meanwhile
+                        continue
                     self._target = None
+                    self._news.clear()
                 await self._heard(self._limits.retry_s)
 
     async def run(self) -> None:

@@ -7,9 +7,11 @@ dead letters, faults ---+--> unexplained
 undisturbed run --------+--> lengths (Kolmogorov-Smirnov)
 """
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.amqp.message import Delivery
@@ -69,7 +71,8 @@ def judge(
     twice = recount.twice()
     off, words = _imbalance(history, folder)
     letters = explain(drained, faults, history.run_id)
-    p, unequal = _lengths(config, history, undisturbed)
+    calm, missing = _calm(config, undisturbed)
+    p, unequal = (None, missing) if calm is None else _lengths(history, calm)
     breaches = [
         *(f"lost: {name}" for name in lost),
         *(f"trained twice: {name}" for name in twice),
@@ -79,7 +82,7 @@ def judge(
         *_versions(config, history, folder),
         *unequal,
         *_unfinished(config, recount, folder),
-        *_reward(config, history),
+        *_reward(config, history, calm),
     ]
     return StormReport(
         seed=seed,
@@ -162,19 +165,31 @@ def _versions(config: RunConfig, history: History, folder: RunFolder) -> list[st
     ]
 
 
-def _lengths(
-    config: RunConfig, history: History, undisturbed: Path | None
-) -> tuple[float | None, list[str]]:
+def _calm(config: RunConfig, undisturbed: Path | None) -> tuple[History | None, list[str]]:
     if undisturbed is None:
         return None, []
     try:
-        calm = read_history(config, undisturbed).lengths()
-        p = p_value(history.lengths(), calm)
-    except (JournalCorrupt, ValueError) as error:
+        calm = read_history(config, undisturbed)
+    except JournalCorrupt as error:
         return None, [f"lengths cannot be compared with {undisturbed}: {error}"]
+    if not calm.reached:
+        return None, [f"lengths cannot be compared with {undisturbed}: no group reached the filter"]
+    return calm, []
+
+
+def _lengths(history: History, calm: History) -> tuple[float | None, list[str]]:
+    """Over the prompts that both runs came to: what a policy learns later changes its lengths.
+
+    All groups up to there, not those that both have: a storm that loses the long ones is found.
+    """
+    if not history.reached:
+        return None, ["no group reached the filter: there are no lengths to compare"]
+    horizon = min(max(history.reached), max(calm.reached))
+    both = history.lengths(horizon), calm.lengths(horizon)
+    p = p_value(*both)
     if p > LEAST_P:
         return p, []
-    means = [statistics.mean(lengths) for lengths in (history.lengths(), calm)]
+    means = [statistics.mean(lengths) for lengths in both]
     return p, [
         f"response lengths differ from an undisturbed run's: p = {p:.2g}, mean {means[0]:.1f} "
         f"against {means[1]:.1f} tokens"
@@ -188,24 +203,44 @@ def _unfinished(config: RunConfig, recount: Recount, folder: RunFolder) -> list[
     return [f"the run did not end: step {recount.step} of {config.run.steps}"]
 
 
-def _reward(config: RunConfig, history: History) -> list[str]:
-    """With a real engine the reward rises: mean of the last against the first quarter's steps."""
-    batches = list(history.recount.batches.values())
-    if config.rollout.engine == "simulated" or len(batches) < _LEAST_STEPS:
+def _reward(config: RunConfig, history: History, calm: History | None) -> list[str]:
+    """With a real engine the reward rises, where it does without a storm."""
+    rise = _rise(history)
+    if config.rollout.engine == "simulated" or rise is None or rise.last > rise.first:
         return []
-    quarter = len(batches) // 4
-    first, last = (
-        statistics.mean(
-            history.came[name].reward
-            for batch in part
-            for name in batch.members
-            if name in history.came
-        )
-        for part in (batches[:quarter], batches[-quarter:])
-    )
-    if last > first:
+    undisturbed = _rise(calm) if calm is not None else None
+    if undisturbed is not None and not undisturbed.certain:
         return []
-    return [f"the reward does not rise: {first:.3f} at first, {last:.3f} at last"]
+    return [f"the reward does not rise: {rise.first:.3f} at first, {rise.last:.3f} at last"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """Mean reward of a step, over the first and the last quarter of the steps."""
+
+    first: float
+    last: float
+    error: float
+    """Standard error of the difference."""
+
+    @property
+    def certain(self) -> bool:
+        return self.last - self.first > 3 * self.error
+
+
+def _rise(history: History) -> _Rise | None:
+    """None where there are too few steps to tell."""
+    steps = [
+        statistics.mean(rewards)
+        for batch in history.recount.batches.values()
+        if (rewards := [history.came[m].reward for m in batch.members if m in history.came])
+    ]
+    if len(steps) < _LEAST_STEPS:
+        return None
+    quarter = len(steps) // 4
+    first, last = steps[:quarter], steps[-quarter:]
+    spread = statistics.variance(first) + statistics.variance(last)
+    return _Rise(statistics.mean(first), statistics.mean(last), math.sqrt(spread / quarter))
 
 
 def _shortened(breaches: Sequence[str]) -> tuple[str, ...]:

@@ -28,9 +28,18 @@ class History:
     """Groups by which the newest checkpoint differs from the journal before it."""
     wrong: list[str] = field(default_factory=list)
 
-    def lengths(self) -> list[int]:
-        """Response lengths of the groups that reached the filter: trained or filtered, by id."""
-        reached = {n for n, end in self.recount.ends.items() if end in ("trained", "filtered")}
+    @property
+    def reached(self) -> set[int]:
+        """Groups that reached the filter: trained or filtered."""
+        return {n for n, end in self.recount.ends.items() if end in ("trained", "filtered")}
+
+    def lengths(self, up_to: int | None = None) -> list[int]:
+        """Response lengths of the groups that reached the filter, by id.
+
+        Args:
+            up_to: The last group that counts; None: all.
+        """
+        reached = {n for n in self.reached if up_to is None or n <= up_to}
         return [
             spoken.response_length
             for name, spoken in sorted(self.came.items())

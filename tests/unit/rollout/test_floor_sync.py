@@ -214,6 +214,20 @@ async def test_a_damaged_version_is_passed_over_for_the_newest(tmp_path: Path) -
         await bench.until(lambda: bench.floor.swap.version == 2)
 
 
+async def test_a_worker_whose_first_version_is_damaged_pauses_between_its_tries(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, limits={"retry_s": 0.3})
+    bench.unreadable = {0}
+    entering = asyncio.create_task(bench.__aenter__())
+    await asyncio.sleep(0.5)
+    assert 1 <= bench.preparing.count(0) <= 3
+    bench.unreadable = set()
+    await entering
+    assert bench.floor.swap.version == 0
+    await bench.__aexit__()
+
+
 async def test_what_cannot_be_served_is_said_until_it_can(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
         refuses = lambda: bench.floor.describe()["refuses"]  # noqa: E731

@@ -121,17 +121,31 @@ def test_the_same_weights_under_another_number_are_the_same_policy(tmp_path):
     assert run.judged().breaches == ()
 
 
-def long_run(root, *, length: int, rewards=lambda step: (0.0, 1.0), **changes) -> RunMaker:
-    """Forty steps of a group each, whose responses have about that many tokens."""
+def long_run(
+    root,
+    *,
+    length: int,
+    rewards=lambda step: (0.0, 1.0),
+    steps: int = 40,
+    longer_from: int = 1000,
+    without=lambda length: False,
+    **changes,
+) -> RunMaker:
+    """Steps of a group each, whose responses have about that many tokens.
+
+    From step `longer_from` on they are twice as long; those that `without` names come short.
+    """
     run = RunMaker(
-        root, steps=40, groups_per_step=1, max_staleness=50, max_version_lag=60, **changes
+        root, steps=steps, groups_per_step=1, max_staleness=50, max_version_lag=60, **changes
     )
     run.publish(0, 0)
-    run.issue(*range(40))
-    for step in range(1, 41):
+    run.issue(*range(steps))
+    for step in range(1, steps + 1):
         group = step - 1
         for index, reward in enumerate(rewards(step)):
-            run.arrive(group, index, reward, ((step - 1, length + (7 * step + index) % 11),))
+            spoken = length * (1 + (step > longer_from)) + (7 * step + index) % 11
+            spoken = length if without(spoken) else spoken
+            run.arrive(group, index, reward, ((step - 1, spoken),))
         run.step(step, group, version=step - 1)
         run.publish(step, step)
     run.end()
@@ -150,6 +164,25 @@ def test_lengths_are_compared_with_those_of_a_run_without_faults(tmp_path):
         f"mean 40.1 against 35.1 tokens",
     )
     assert same.lost == other.lost == 0
+
+
+def test_lengths_that_change_behind_the_undisturbed_runs_end_are_not_compared(tmp_path):
+    """A policy learns: the storm goes further than the calm run, and is another model by then."""
+    calm = long_run(tmp_path / "calm", length=30, steps=30)
+    calm.journal.close()
+    longer = long_run(tmp_path / "longer", length=30, longer_from=30)
+    assert len(set(read_history(longer.config, longer.folder.root).lengths())) > 11
+    report = longer.judged(undisturbed=calm.folder.root)
+    assert (report.ks_p, report.breaches) == (1.0, ())
+
+
+def test_who_loses_the_long_ones_is_found(tmp_path):
+    calm = long_run(tmp_path / "calm", length=30)
+    calm.journal.close()
+    biased = long_run(tmp_path / "biased", length=30, without=lambda length: length > 35)
+    report = biased.judged(undisturbed=calm.folder.root)
+    assert report.ks_p < 0.001
+    assert any("response lengths differ" in text for text in report.breaches)
 
 
 def test_only_groups_that_reached_the_filter_have_a_length(tmp_path):
@@ -177,7 +210,15 @@ def test_the_reward_of_a_real_engine_must_rise(tmp_path):
     down = long_run(tmp_path / "down", length=30, engine="transformers", rewards=falling)
     simulated = long_run(tmp_path / "simulated", length=30, rewards=falling)
     assert up.judged().breaches == simulated.judged().breaches == ()
-    assert down.judged().breaches == ("the reward does not rise: 0.445 at first, 0.145 at last",)
+    words = ("the reward does not rise: 0.445 at first, 0.145 at last",)
+    assert down.judged().breaches == words
+
+    still = long_run(tmp_path / "still", length=30, engine="transformers")
+    for calm in (up, down, still):
+        calm.journal.close()
+    again = long_run(tmp_path / "again", length=30, engine="transformers", rewards=falling)
+    assert again.judged(undisturbed=up.folder.root).breaches == words
+    assert again.judged(undisturbed=still.folder.root).breaches == (), "nor does it without a storm"
 
 
 def fault(kind: FaultKind, target: str, *, recovery=None, survived: bool = True) -> Fault:
