@@ -1,7 +1,8 @@
 """`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
 
 `python -m tests.benchmarks [codec|help|path|growth|ledger|replay] [--rollouts N]`
-`python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows
+`python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
+`--read DIR/soak.jsonl` shows the table of a former one.
 """
 
 import argparse
@@ -93,9 +94,11 @@ def show_replay(num_steps: int = 40) -> None:
         print(f"  {name:26s} {value:12,.3f}")
 
 
-def show_soak(minutes: float, folder: Path | None) -> None:
+def show_soak(minutes: float, folder: Path | None, former: Path | None) -> None:
     """A run whose memory, channels, tasks and files are to stay as they are."""
-    if folder is not None:
+    if former is not None:
+        flat = soak.show_again(former)
+    elif folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         flat = asyncio.run(soak.soak(minutes, folder))
     else:
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
     parser.add_argument("--folder", type=Path, help="where the soak's run and samples stay")
+    parser.add_argument("--read", type=Path, help="samples of a former soak, to show again")
     options = parser.parse_args()
     for what in options.what:
         match what:
@@ -128,7 +132,7 @@ def main() -> None:
             case "replay":
                 show_replay()
             case "soak":
-                show_soak(options.minutes, options.folder)
+                show_soak(options.minutes, options.folder, options.read)
             case _:
                 known = "codec, help, path, growth, ledger, replay, soak"
                 parser.error(f"{what!r} is none of {known}")
