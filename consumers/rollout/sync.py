@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 MAX_SKIPS = 2
 """Prepared versions in a row that are not served because a newer one was heard."""
 
-ReadNewest = Callable[[], Awaitable[WeightsPublished | None]]
+ReadNewest = Callable[[int | None], Awaitable[WeightsPublished | None]]
 Prepare = Callable[[WeightsPublished], PreparedWeights]
 
 
@@ -49,7 +49,7 @@ class WeightSync:
     """Keeps an engine at the newest version. Never ends the worker because weights are bad.
 
     Args:
-        newest: Reads the newest manifest from the store.
+        newest: Reads the newest manifest from the store, or the newest below a version.
         prepare: Fetches and verifies a version; blocks, runs in a thread.
         swap: Puts it into the engine.
         on_refused: Gives back what waits for a version that will not be served.
@@ -115,7 +115,8 @@ class WeightSync:
             self._news.set()
 
     async def first(self) -> PreparedWeights:
-        """Wait for the first version of the run and verify it."""
+        """Wait for a first version of the run, verified: the newest, or if that is damaged the one
+        before it."""
         async with self._waits(
             "the first weights of the run in the weight store", deadline_s=self._limits.stall_s
         ):
@@ -124,6 +125,8 @@ class WeightSync:
                     await self._look_into_store()
                 if (target := self._target) is not None:
                     weights = await self._prepared(target)
+                    if weights is None:
+                        weights = await self._before(target.version)
                     if weights is not None:
                         return weights
                     if self._target is not target:  # a newer one was told of meanwhile
@@ -173,6 +176,19 @@ class WeightSync:
             if not await self._heard(self._limits.silence_s) or self._look:
                 await self._look_into_store()
 
+    async def _before(self, version: int) -> PreparedWeights | None:
+        """The newest version below one that cannot be read, if that can."""
+        try:
+            older = await self._read_newest(version)
+        except (WarrenError, OSError):
+            return None
+        weights = None if older is None else await self._prepared(older)
+        if weights is None:
+            self._refuses = version
+        else:
+            logger.warning("version %d serves until a newer one can be read", weights.version)
+        return weights
+
     async def _heard(self, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
@@ -191,7 +207,7 @@ class WeightSync:
         self._look = False
         announced = self._newest_number
         try:
-            published = await self._read_newest()
+            published = await self._read_newest(None)
         except (WarrenError, OSError) as error:
             logger.warning("cannot read the weight store: %s", error)
             return

@@ -140,8 +140,8 @@ async def serve_rollouts(
         loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
     store, model = context.folder.weights(config), Path(config.model.path)
 
-    async def newest() -> WeightsPublished | None:
-        manifest = await newest_manifest(context.folder, config)
+    async def newest(below: int | None = None) -> WeightsPublished | None:
+        manifest = await newest_manifest(context.folder, config, below=below)
         ours = manifest is not None and manifest.run_id == context.known_run_id
         return manifest if ours else None
 

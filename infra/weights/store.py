@@ -69,9 +69,10 @@ class WeightStore:
                 hint="make the folder writable, free some space, or set [weights] store",
             ) from error
 
-    def newest(self) -> WeightsPublished | None:
-        """The manifest with the highest version; None in an empty store."""
-        return next(self._manifests.newest_first(), None)
+    def newest(self, *, below: int | None = None) -> WeightsPublished | None:
+        """The manifest with the highest version, or the highest below one; None without any."""
+        found = self._manifests.newest_first()
+        return next((one for one in found if below is None or one.version < below), None)
 
     def manifest(self, version: int) -> WeightsPublished | None:
         """What a version is, even when its files are pruned; None when it never was.

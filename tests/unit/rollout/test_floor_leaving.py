@@ -20,7 +20,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the role's body on a bench's fakes."""
 
     def start(bench: Bench) -> "asyncio.Task[None]":
-        async def newest(*_: object) -> Any:
+        async def newest(*_: object, below: int | None = None) -> Any:
             return bench.store
 
         monkeypatch.setattr(worker, "newest_manifest", newest)

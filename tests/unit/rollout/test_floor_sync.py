@@ -228,6 +228,22 @@ async def test_a_worker_whose_first_version_is_damaged_pauses_between_its_tries(
     await bench.__aexit__()
 
 
+async def test_a_worker_that_begins_on_a_damaged_version_serves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.unreadable, bench.older = {1}, manifest(0)
+    bench.store = manifest(1)
+    bench.first_heard = 1
+    async with bench:
+        assert bench.floor.swap.version == 0
+        assert bench.floor.describe()["refuses"] == 1
+        await bench.until(lambda: bench.preparing.count(1) >= 3, "it tries on")
+        bench.unreadable = set()
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        assert bench.floor.describe()["refuses"] == -1
+
+
 async def test_what_cannot_be_served_is_said_until_it_can(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
         refuses = lambda: bench.floor.describe()["refuses"]  # noqa: E731

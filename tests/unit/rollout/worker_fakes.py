@@ -214,12 +214,15 @@ def manifest(version: int) -> WeightsPublished:
 
 
 class Bench:
-    """A floor on fakes. `store` is the newest manifest, `unreadable` names damaged versions."""
+    """A floor on fakes. `store` is the newest manifest, `older` the one before, `unreadable` names
+    damaged versions."""
 
     def __init__(self, tmp_path: Path, *, slots: int = 2, limits: Any = None, **rollout: Any):
         self.broker = FakeBroker()
         self.engine = RuleEngine()
         self.store: WeightsPublished | None = manifest(0)
+        self.first_heard = 0
+        self.older: WeightsPublished | None = None
         self.unreadable: set[int] = set()
         self.tools: dict[str, Tool] = {}
         self.preparing: list[int] = []
@@ -267,8 +270,8 @@ class Bench:
             tensors={},
         )
 
-    async def newest(self) -> WeightsPublished | None:
-        return self.store
+    async def newest(self, below: int | None = None) -> WeightsPublished | None:
+        return self.store if below is None else self.older
 
     def loop(self, gate: Any) -> AgentLoop:
         return AgentLoop(
@@ -291,7 +294,7 @@ class Bench:
             newest=self.newest,
             prepare=self.prepared,
         )
-        self.floor.sync.hear(manifest(0))
+        self.floor.sync.hear(manifest(self.first_heard))
         await self.floor.swap.start(await self.floor.sync.first())
         for run in (self.floor.intake.run, self.floor.sync.run, self.floor.sweep.run):
             self.loops.append(asyncio.create_task(run()))

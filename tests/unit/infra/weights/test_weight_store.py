@@ -76,6 +76,14 @@ def test_an_empty_store_has_no_newest(tmp_path):
     assert WeightStore(tmp_path / "nowhere").newest() is None
 
 
+def test_the_newest_below_a_version(tmp_path):
+    store = WeightStore(tmp_path)
+    published = {version: publish(store, version=version) for version in (1, 2, 5)}
+    assert store.newest(below=6) == published[5]
+    assert store.newest(below=5) == published[2]
+    assert store.newest(below=1) is None
+
+
 def test_a_version_is_published_once(tmp_path):
     store = WeightStore(tmp_path)
     first = publish(store, incarnation=1)
