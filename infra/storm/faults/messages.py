@@ -10,14 +10,15 @@ Recovered: the trainer has made another step.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 
 from infra.amqp.message import Delivery, Outgoing
 from infra.storm.schedule import Planned
-from infra.storm.world import Outcome, World
+from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
-_PATIENCE_S = 4.0
+_PATIENCE_S = 1.0
 _CONFIRM_S = 120.0
 _HANDFUL = 6
 _LOOK_S = 0.1
@@ -61,7 +62,7 @@ async def purge(world: World, fault: Planned) -> Outcome | None:
     """Everything that waits in a work queue is deleted; the ledger asks for it again."""
     loop = asyncio.get_running_loop()
     queues = _in_turn(world, fault)
-    deadline = loop.time() + len(queues) * _PATIENCE_S
+    deadline = loop.time() + RECOVERY_TIMEOUT_S
     while loop.time() < deadline:
         for queue in queues:
             began = loop.time()
@@ -101,8 +102,12 @@ async def _damaged(world: World, fault: Planned, damage: Damage) -> Outcome | No
 
 
 async def _take(world: World, fault: Planned, count: int) -> list[Delivery]:
-    """Messages of the planned queue, else of the others in turn: queues are often empty."""
-    for queue in _in_turn(world, fault):
+    """Messages of the planned queue, else of the others in turn: queues are often empty, and all of
+    them are while the run recovers from something else."""
+    deadline = asyncio.get_running_loop().time() + RECOVERY_TIMEOUT_S
+    queues = itertools.cycle(_in_turn(world, fault))
+    while asyncio.get_running_loop().time() < deadline:
+        queue = next(queues)
         taken: list[Delivery] = []
         subscription = world.hostile.subscribe(queue, prefetch=count)
         with contextlib.closing(subscription), contextlib.suppress(TimeoutError):

@@ -14,8 +14,7 @@ from pathlib import Path
 from infra.storm.schedule import Planned, role_of
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
-_APPEAR_S = 60.0
-_LOOK_S = 0.001
+_LOOK_S = 0.002
 
 
 async def truncate(world: World, fault: Planned) -> Outcome | None:
@@ -86,7 +85,7 @@ async def _next_version(world: World) -> Path | None:
         fresh.extend(path for path in _versions(store) if path.name not in known)
         return bool(fresh)
 
-    await world.watch.until(appeared, _APPEAR_S, every_s=_LOOK_S)
+    await world.watch.until(appeared, RECOVERY_TIMEOUT_S, every_s=_LOOK_S)
     return fresh[0] if fresh else None
 
 
