@@ -1,7 +1,9 @@
 """One look at a run: every process from /proc, the broker's own counts, the run folder's sizes."""
 
 import asyncio
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from infra.amqp.admin import Management
@@ -56,14 +58,12 @@ def node_pid(up: int) -> int | None:
 def folder_bytes(folder: RunFolder) -> dict[str, float]:
     """Sizes in the run folder, by what lies right in it."""
     sizes: dict[str, float] = {}
-    for path in folder.root.rglob("*"):
-        try:
-            if path.is_file():
-                name = path.relative_to(folder.root).parts[0]
-                key = f"{name.removesuffix('.jsonl')}_bytes"
+    for found, _, names in os.walk(folder.root):  # a folder that is gone meanwhile is passed over
+        for path in (Path(found) / name for name in names):
+            with suppress(OSError):
+                top = path.relative_to(folder.root).parts[0]
+                key = f"{top.removesuffix('.jsonl')}_bytes"
                 sizes[key] = sizes.get(key, 0.0) + path.stat().st_size
-        except OSError:
-            continue
     return sizes
 
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 from infra.runs.folder import RunFolder
 from tests.benchmarks.soak import Row, show
@@ -65,3 +66,18 @@ def test_a_folder_is_added_up(tmp_path: Path) -> None:
     (tmp_path / "journal" / "2").write_bytes(b"de")
     (tmp_path / "metrics.jsonl").write_bytes(b"four")
     assert folder_bytes(RunFolder(tmp_path)) == {"journal_bytes": 5.0, "metrics_bytes": 4.0}
+
+
+def test_a_folder_that_vanishes_meanwhile_is_passed_over(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "weights" / ".partial").mkdir(parents=True)
+    (tmp_path / "metrics.jsonl").write_bytes(b"four")
+    scan = os.scandir
+
+    def late(path: Path) -> Any:
+        if Path(path).name == ".partial":
+            Path(path).rmdir()
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert folder_bytes(RunFolder(tmp_path)) == {"metrics_bytes": 4.0}
+    assert not (tmp_path / "weights" / ".partial").exists()
