@@ -46,6 +46,8 @@ class World:
     """Held where the trainer must live, and while it is killed."""
     ended: dict[str, int] = field(default_factory=dict)
     """Process -> the id that it had when it was killed last: until another runs, none does."""
+    trainer_hits: list[int] = field(default_factory=list)
+    """Steps that the run was at when its trainer was hit."""
     repeated: dict[str, int] = field(default_factory=dict)
     """What killed rollout workers had generated in vain, by reason."""
 
@@ -70,6 +72,14 @@ class World:
             return pid not in (0, self.ended.get(name))
 
         return pid if await self.watch.until(runs, _APPEAR_S) else 0
+
+    async def spare_trainer(self) -> None:
+        """Before the trainer is hit: it may be hit again while it recovers, once, and then not
+        before it has made a step. Hit at each beginning, no trainer would ever get anywhere."""
+        if len(self.trainer_hits) >= 2:
+            bound = self.trainer_hits[-2]
+            await self.watch.until(lambda: self.watch.step() > bound, RECOVERY_TIMEOUT_S)
+        self.trainer_hits.append(self.watch.step())
 
     async def recovery_s(
         self, names: tuple[str, ...], *, began: float, without: int = 0

@@ -67,6 +67,8 @@ async def _alive(world: World, name: str) -> AsyncIterator[tuple[int, int] | Non
     """Wait until the process runs: its id, and a handle that no other process can inherit."""
     lock = world.trainer_lock if role_of(name) == "trainer" else contextlib.nullcontext()
     async with lock:
+        if role_of(name) == "trainer":
+            await world.spare_trainer()
         pid = await world.pid_of(name)
         with _opened(pid) as handle:
             yield None if handle is None else (pid, handle)
