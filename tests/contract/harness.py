@@ -12,7 +12,7 @@ from tests.factories import models
 
 SLOTS = 8
 FIRST_PROMPT = (models.BOS, 40)
-SIMULATED_PROFILE = {"prefill_s": 0.001, "token_s": 0.002, "tick_s": 0.002, "load_s": 0.005}
+SIMULATED_PROFILE = {"prefill_s": 0.001, "token_s": 0.004, "tick_s": 0.002, "load_s": 0.005}
 
 
 @dataclass
