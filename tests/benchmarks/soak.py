@@ -3,13 +3,15 @@
     run.py up (storm recipe, simulated engine, unhurried) -> every 10 s a sample of each process,
     the broker and the run folder -> soak.jsonl -> a straight line through each quantity -> verdict
 
-The first tenth is warm-up: bounded caches fill in it, pydantic's of strings (16,384) and the
-broker's first write-ahead log (64 MiB) as the largest. A quantity of bytes is flat when it grows
-by less than 5 % of its mean an hour, a count when by less than one an hour, or by less than three
-standard errors. The slope over the last half alone is shown, too: what fills a cache bends, what
-leaks does not. Shown and not judged: the proportional set size, which changes with whoever else
-uses the same libraries; the run folder, where metrics and logs grow with the steps, the journal
-up to `checkpoint.journal_bytes`.
+The first tenth is warm-up. In it and for some minutes after, bounded memories fill: pydantic's
+cache of strings (16,384), a worker's memory of settled messages (4,096), the broker's first
+write-ahead log (64 MiB). A run of some minutes is therefore called not flat.
+
+A quantity of bytes is flat when it grows by less than 5 % of its mean an hour, a count when by
+less than one an hour, or by less than three standard errors. The slope over the last half alone
+is shown, too: what fills a memory bends, what leaks does not. Shown and not judged: the
+proportional set size, which changes with whoever else uses the same libraries; the run folder,
+where metrics and logs grow with the steps, the journal up to `checkpoint.journal_bytes`.
 """
 
 import asyncio
