@@ -82,6 +82,7 @@ class LocalBroker:
             return self._url
         self._take_folder()
         self.kill()  # a port mapper may be left of a node that has ended
+        started = False
         try:
             self._install = self._install or find_install()
             if self._install is None and not Container.available():
@@ -95,16 +96,17 @@ class LocalBroker:
                     self._settle_streams()
                     self._settle_queues()
                     _write(self.folder / "ports.json", json.dumps({"amqp": ports.amqp}))
+                    started = True
                     return self._url
                 logger.info("a port of the private broker was taken; trying others")
                 self.kill()
                 self.ports = None
                 (self.folder / "ports.json").unlink(missing_ok=True)
             raise LocalBrokerFailed(f"no free ports in {_START_ATTEMPTS} attempts")
-        except BaseException:
-            self.kill()
-            self._release_folder()
-            raise
+        finally:
+            if not started:
+                self.kill()
+                self._release_folder()
 
     def stop(self) -> None:
         """Stop the node cleanly, then its port mapper."""

@@ -29,9 +29,8 @@ def create(target: Path, write: Callable[[Path], None]) -> None:
         _sync(unfinished)
         reach(FailPoint.CHECKPOINT_WRITTEN)
         unfinished.rename(target)
-    except BaseException:
+    finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     _sync(target.parent)
     reach(FailPoint.CHECKPOINT_NAMED)
 

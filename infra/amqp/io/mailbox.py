@@ -57,14 +57,15 @@ class Mailbox:
 
     def _drain(self) -> None:
         self._woken = False  # before reading: whoever posts from now on wakes us again
-        calls = self._calls
+        calls, done = self._calls, False
         try:
             for _ in range(len(calls)):
                 call, args = calls.popleft()
                 call(*args)
-        except BaseException:
-            self.wake()  # one call's failure must not strand those behind it
-            raise
+            done = True
+        finally:
+            if not done:  # one call's failure must not strand those behind it
+                self.wake()
         if self._after is not None:
             self._after()
 

@@ -22,8 +22,16 @@ class CompactCalls:
 
     def parse(self, text: str, token_ids: Sequence[int]) -> ParsedTurn:
         """The call behind the first `<call>`, if the turn ends with `</call>`."""
+        found = self.find(text)
+        if found is None:
+            return ParsedTurn(content=text)
+        content, expression = found
+        arguments = json.dumps({"expression": expression})
+        return ParsedTurn(content=content, calls=(FunctionCall(name="add", arguments=arguments),))
+
+    def find(self, text: str) -> tuple[str, str] | None:
+        """What stands before the call, and what is asked; None where there is none."""
         content, opened, rest = text.partition(CALL)
         if not opened or not rest.endswith(CALL_END):
-            return ParsedTurn(content=text)
-        arguments = json.dumps({"expression": rest.removesuffix(CALL_END)})
-        return ParsedTurn(content=content, calls=(FunctionCall(name="add", arguments=arguments),))
+            return None
+        return content, rest.removesuffix(CALL_END)

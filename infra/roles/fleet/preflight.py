@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 
 from infra.roles.errors import ConfigError, DeadlinePassed
 from infra.roles.prctl import die_with
@@ -46,12 +45,9 @@ def preflight(config: RunConfig, roles: Mapping[str, str]) -> None:
     os.close(writing)
     try:
         said = _read_all(reading, time.monotonic() + PATIENCE_S)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        raise
     finally:
         os.close(reading)
+        os.kill(pid, signal.SIGKILL)  # it has said all it has to say, or hangs
         os.waitpid(pid, 0)
     if not said:
         raise ConfigError(

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -83,18 +83,15 @@ def _locked(path: Path) -> TextIO:
         BlockingIOError: Somebody holds it.
     """
     while True:
-        lock = path.open("a+", encoding="ascii")
-        try:
+        with ExitStack() as opened:
+            lock = opened.enter_context(path.open("a+", encoding="ascii"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.fstat(lock.fileno()).st_ino == path.stat().st_ino:
                 lock.truncate(0)
                 lock.write(str(os.getpid()))
                 lock.flush()
+                opened.pop_all()
                 return lock
-        except BaseException:
-            lock.close()
-            raise
-        lock.close()
 
 
 def _unwritable(root: Path, error: OSError) -> ConfigError:
