@@ -124,7 +124,9 @@ class World:
 
     async def _hear(self, delivery: Delivery) -> None:
         if delivery.envelope.type == "RunState":
-            self.states.append(decode(delivery, delivery.body, RunState))
+            state = decode(delivery, delivery.body, RunState)
+            self.states.append(state)
+            self.version = max(self.version, state.version)  # its broadcast may have been missed
         if delivery.envelope.type == "WeightsPublished":
             weights = decode(delivery, delivery.body, WeightsPublished)
             self.published.append(weights)
