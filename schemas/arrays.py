@@ -37,7 +37,7 @@ def _decode_ints(value: object) -> Int32s:
 
 def _decode_floats(value: object) -> Float32s:
     array = _decode(value, "<f4")
-    if not np.isfinite(array).all():
+    if np.count_nonzero(np.isfinite(array)) < len(array):
         raise ValueError("contains a non-finite number")
     return array
 
@@ -65,7 +65,7 @@ Runs = tuple[Run, ...]
 def to_runs(values: Iterable[int]) -> Runs:
     """Run-length code an integer sequence: `[0, 0, 1]` gives `((0, 2), (1, 1))`."""
     if not isinstance(values, np.ndarray):
-        return tuple((int(value), sum(1 for _ in run)) for value, run in groupby(values))
+        return tuple((int(value), len(list(run))) for value, run in groupby(values))
     array = np.asarray(values, dtype=np.int64)
     if array.size == 0:
         return ()

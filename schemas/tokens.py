@@ -36,13 +36,13 @@ class Tokens(Frozen):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         length = len(self.token_ids)
-        for name in ("mask", "versions"):
-            total = sum(count for _, count in getattr(self, name))
+        for name, runs in (("mask", self.mask), ("versions", self.versions)):
+            total = sum([count for _, count in runs])
             if total > MAX_TOKENS or total != length:
                 raise ValueError(f"{name} covers {total} tokens, token_ids has {length}")
         if len(self.logprobs) != length:
             raise ValueError(f"logprobs has {len(self.logprobs)} tokens, token_ids has {length}")
-        if any(value not in (0, 1) for value, _ in self.mask):
+        if not {value for value, _ in self.mask} <= {0, 1}:
             raise ValueError("mask holds something other than 0 and 1")
         if length and int(self.token_ids.min()) < 0:
             raise ValueError("token_ids holds a negative id")
@@ -51,7 +51,8 @@ class Tokens(Frozen):
         sampled_spans = _spans((value == 1, count) for value, count in self.mask)
         if sampled_spans != _spans((value >= 0, count) for value, count in self.versions):
             raise ValueError("versions must be -1 exactly where mask is 0")
-        if any(self.logprobs[start:stop].any() for start, stop in _gaps(sampled_spans, length)):
+        gaps = _gaps(sampled_spans, length)
+        if any(np.count_nonzero(self.logprobs[start:stop]) for start, stop in gaps):
             raise ValueError("logprobs must be 0.0 where mask is 0")
         sampled = [version for version, _ in self.versions if version >= 0]
         if any(later < earlier for earlier, later in pairwise(sampled)):

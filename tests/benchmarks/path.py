@@ -2,7 +2,8 @@
 
 Real producer, rollout worker(s) and reward role in processes of their own, a real broker, an
 engine that answers at once; this process plays the trainer: it issues credits and takes
-trajectories. CPU time is read from the kernel, per process, over the measured rollouts only.
+trajectories. CPU time is read from the kernel, per process, over the measured rollouts only. How
+it splits is sampled afterwards, over a few rollouts more: sampling costs some percent itself.
 """
 
 import asyncio
@@ -223,6 +224,7 @@ class Session:
                 async with asyncio.timeout(120):
                     await sink.run(max(250, num_rollouts // 10))
                 figures.append(await self._measure(sink, num_rollouts))
+            await self._sample(sink, num_rollouts // 2)
         finally:
             announcing.cancel()
             await broker.close(1.0)
@@ -238,8 +240,6 @@ class Session:
     async def _measure(self, sink: Sink, num_rollouts: int) -> Figures:
         pids = {name: process.pid for name, process in self._roles.items()}
         pids["broker"] = self._node.pids[0]
-        for process in self._roles.values():
-            process.send_signal(signal.SIGUSR1)
         before = {name: cpu_seconds(pid) for name, pid in pids.items()}
         own, started = time.process_time(), time.monotonic()
         async with asyncio.timeout(600):
@@ -250,6 +250,12 @@ class Session:
         cpu_s["rollout"] = sum(s for name, s in spent.items() if name.startswith("rollout"))
         cpu_s["(trainer's side)"] = own
         return Figures(num_rollouts, wall_s, cpu_s, bodies=dict(sink.bodies))
+
+    async def _sample(self, sink: Sink, num_rollouts: int) -> None:
+        for process in self._roles.values():
+            process.send_signal(signal.SIGUSR1)
+        async with asyncio.timeout(600):
+            await sink.run(num_rollouts)
 
 
 def _spawn(name: str, folder: Path, url: str, num_tokens: int) -> "subprocess.Popen[bytes]":

@@ -1,6 +1,6 @@
 """One measured role process: `python -m tests.benchmarks.role ROLE CONFIG NAME PROFILE TOKENS`.
 
-SIGUSR1 forgets what was sampled so far; SIGTERM ends the role and writes the profile.
+SIGUSR1 begins to sample where the time goes; SIGTERM ends the role and writes the profile.
 """
 
 import signal
@@ -60,8 +60,7 @@ def main(role: str, recipe: str, name: str, profile: str, num_tokens: int) -> in
     """Run a real role, sampled."""
     config = RunConfig.model_validate_json(Path(recipe).read_text())
     sampler = Sampler()
-    sampler.start()
-    signal.signal(signal.SIGUSR1, lambda *_: sampler.reset())
+    signal.signal(signal.SIGUSR1, lambda *_: sampler.start())
     try:
         if role == "rollout":
             from consumers.rollout.worker import serve_rollouts

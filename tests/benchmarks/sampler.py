@@ -57,7 +57,7 @@ OPERATIONS = (
 
 
 class Sampler:
-    """CPU microseconds by operation, from `start` or the last `reset` to `save`."""
+    """CPU microseconds by operation, from `start` to `save`."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Counter[tuple[str, str]]] = {}
@@ -68,11 +68,6 @@ class Sampler:
         """Begin; main thread only."""
         signal.signal(signal.SIGPROF, self._tick)
         signal.setitimer(signal.ITIMER_PROF, PERIOD_S, PERIOD_S)
-
-    def reset(self) -> None:
-        """Forget what was counted."""
-        self._seen.clear()
-        self._unseen.clear()
 
     def save(self, path: Path) -> None:
         """Write counts as JSON."""

@@ -23,14 +23,16 @@ def erlang_arguments(num_cores: int) -> str:
     """Options of the Erlang machine on a host with so many cores, which it shares with the roles.
 
     One scheduler for each two cores: it moves tens of thousands of messages a second, and two
-    that hand processes to each other spend half as much CPU again for the same messages.
+    that hand processes to each other spend half as much CPU again for the same messages. As many
+    threads for files: they write one log, and the more there are, the more often they wake.
     """
     schedulers = max(1, min(MAX_SCHEDULERS, num_cores // 2))
     return " ".join(
         (
             "-start_epmd false",
             "-kernel inet_dist_use_interface {127,0,0,1}",
-            f"+S {schedulers}:{schedulers} +SDcpu {schedulers}:{schedulers} +SDio 10 +A 4",
+            f"+S {schedulers}:{schedulers} +SDcpu {schedulers}:{schedulers} +SDio {schedulers}",
+            "+A 4",
             "+sbwt none +sbwtdcpu none +sbwtdio none",  # idle schedulers sleep instead of spinning
         )
     )
