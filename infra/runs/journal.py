@@ -98,7 +98,6 @@ class Journal:
             await asyncio.to_thread(self._sync, self._fd)
             self._durable = target
             if self._size >= SEGMENT_BYTES and self._written == target:
-                os.close(self._fd)
                 self._next_segment()
 
     async def rotate(self) -> None:
@@ -110,7 +109,6 @@ class Journal:
             if self._written != self._durable:
                 self._sync(self._fd)
                 self._durable = self._written
-            os.close(self._fd)
             self._next_segment()
 
     def remove_before(self, segment: str, *, keep_bytes: int = KEEP_BYTES) -> int:
@@ -130,13 +128,18 @@ class Journal:
         return removed
 
     def close(self) -> None:
-        """Make everything durable and close the file."""
+        """Make everything durable and close the file.
+
+        Raises:
+            JournalUnwritable: The disk refused; the file is closed.
+        """
         if self._fd < 0:
             return
-        if self._broken is None:
-            self._sync(self._fd)
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            if self._broken is None:
+                self._sync(self._fd)
+        finally:
+            self._close_segment()
 
     def _adopt(self, segment: str) -> None:
         """Make durable what a killed predecessor may have left to the kernel: we build on it."""
@@ -150,6 +153,7 @@ class Journal:
             raise _unwritable(self._folder, error) from error
 
     def _next_segment(self) -> None:
+        self._close_segment()
         self._sequence += 1
         path = self._folder / segment_name(self._incarnation, self._sequence)
         try:
@@ -160,9 +164,15 @@ class Journal:
             finally:
                 os.close(directory)
         except OSError as error:
+            self._broken = error
             raise _unwritable(self._folder, error) from error
         self._size = 0
         reach(FailPoint.JOURNAL_SEGMENT)
+
+    def _close_segment(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _sync(self, fd: int) -> None:
         reach(FailPoint.JOURNAL_SYNC)

@@ -217,6 +217,32 @@ async def test_a_full_disk_is_said_and_nothing_more_is_taken(
     assert numbers(tmp_path) == [0, 7]
 
 
+async def test_a_segment_that_cannot_be_begun_ends_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old file is closed by then: whoever gets that number next must not find records in it."""
+    journal = Journal(tmp_path / "journal", opened(1))
+    journal.append(issued(0))
+    real = os.open
+
+    def full(path: Path, *rest: int) -> int:
+        if Path(path).suffix == ".journal":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(JournalUnwritable, match="No space left on device"):
+        await journal.rotate()
+    monkeypatch.undo()
+    other = tmp_path / "other"
+    with other.open("w"):
+        with pytest.raises(JournalUnwritable):
+            journal.append(issued(1))
+        journal.close()
+    assert other.read_bytes() == b""
+    assert numbers(tmp_path / "journal") == [0]
+
+
 async def test_no_commit_succeeds_after_a_failed_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
