@@ -7,6 +7,7 @@ from typing import IO, Any, Literal
 
 import orjson
 
+from infra.roles.errors import WarrenError
 from infra.runs.failpoints import FailPoint, halves
 
 Kind = Literal["step", "eval", "end"]
@@ -22,15 +23,25 @@ class MetricsFile:
         self._path = path
 
     def append(self, kind: Kind, values: Mapping[str, Any]) -> None:
-        """Write one line."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Write one line.
+
+        Raises:
+            WarrenError: The disk refused.
+        """
         line = orjson.dumps({"kind": kind, **values}, option=orjson.OPT_SERIALIZE_NUMPY)
-        with self._path.open("ab+") as file:
-            if not _ends_whole(file):
-                file.write(b"\n")
-            for part in halves(FailPoint.METRICS_TORN, line + b"\n"):
-                file.write(part)
-                file.flush()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab+") as file:
+                if not _ends_whole(file):
+                    file.write(b"\n")
+                for part in halves(FailPoint.METRICS_TORN, line + b"\n"):
+                    file.write(part)
+                    file.flush()
+        except OSError as error:
+            raise WarrenError(
+                f"cannot write {self._path}: {error.strerror or error}",
+                hint="free some space or fix its permissions, then go on with --resume",
+            ) from error
 
 
 def read_metrics(path: Path, kind: Kind | None = None) -> Iterator[dict[str, Any]]:

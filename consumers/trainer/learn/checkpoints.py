@@ -74,7 +74,10 @@ def save(checkpoints: Path, learner: Learner, extra: Mapping[str, Any], *, keep:
         state |= {"extra": dict(extra), "random": random_states()}
         durable_folders.replace_text(target / "state" / STATE, _to_text(state))
         return target
-    durable_folders.create(target, lambda folder: _write(folder, learner, extra))
+    try:
+        durable_folders.create(target, lambda folder: _write(folder, learner, extra))
+    except SafetensorError as error:  # so it calls a write that the disk refused
+        raise OSError(str(error)) from error
     durable_folders.prune(checkpoints, keep)
     logger.info("checkpoint %s", target)
     return target

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from infra.roles.errors import WarrenError
 from infra.runs.metrics import MetricsFile, read_metrics
 
 
@@ -25,3 +27,9 @@ def test_a_torn_last_line_is_skipped_and_does_not_swallow_the_next(tmp_path: Pat
     assert [line["step"] for line in read_metrics(path)] == [1]
     MetricsFile(path).append("step", {"step": 2})
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_a_disk_that_refuses_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(WarrenError, match=r"(?s)cannot write .*metrics\.jsonl: .*--resume"):
+        MetricsFile(tmp_path / "run" / "metrics.jsonl").append("step", {"step": 1})

@@ -1,5 +1,6 @@
 import json
 import random
+import resource
 import shutil
 
 import numpy as np
@@ -142,6 +143,17 @@ def test_a_failed_write_leaves_no_checkpoint(learner, tmp_path, monkeypatch):
     monkeypatch.setattr(learner.policy, "save_hf", full)
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(tmp_path, learner, {}, keep=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_system_cuts_short_is_an_os_error(learner, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 10, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            checkpoints.save(tmp_path, learner, {}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
 
 
