@@ -170,7 +170,7 @@ class WeightStore:
 
     def clear(self) -> None:
         """Remove every version and manifest, and nothing else: the folder may be a shared one."""
-        for path in (self._folder / "manifests", *(path for path, _ in self._folders())):
+        for path in (*(path for path, _ in self._folders()), self._folder / "manifests"):
             self._remove(path)
 
     def _folders(self) -> list[tuple[Path, int | None]]:
