@@ -239,8 +239,10 @@ class Ledger:
                 ]
             for member in pending:
                 self._decide(member, record, where)
-            if any(member.failed for member in pending):
+            if any(member.failed for member in members):
                 self._failed.add(record.group)
+            else:
+                self._failed.discard(record.group)
             self._judge(self.groups[record.group])
             expected = Report.COUNTED if pending else Report.LATE
         if expected is Report.LATE:

@@ -75,6 +75,7 @@ def test_a_trajectory_that_comes_after_all_makes_replacing_needless() -> None:
     history = issued(on_failure="replace")
     history.note(arrived(0, 2, reward=None))
     history.note(arrived(0, 2, reward=1.0))
+    assert history.ledger.to_replace() == []
     for index, reward in enumerate([1.0, 0.0]):
         history.note(arrived(0, index, reward=reward))
     assert history.ledger.any_ready
