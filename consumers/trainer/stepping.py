@@ -80,7 +80,7 @@ class StepMemory:
                 else:
                     hint += f", or give the step up with --resume --skip-step {step}: its "
                     hint += f"{len(groups)} groups end as dead"
-                message = f"step {step} failed again: {error.args[0]}"
+                message = f"step {step} failed again: {error.reason}"
                 raise StepFailedTwice(message, hint=hint) from error
             logger.warning(
                 "step %d failed, the next trainer tries it once more",
@@ -112,7 +112,7 @@ class StepMemory:
     def _remember(self, error: StepFailed, groups: Sequence[Group]) -> None:
         values = {
             "step": error.step,
-            "error": error.args[0],
+            "error": error.reason,
             "groups": [group.number for group in groups],
         }
         replace_text(self._path, json.dumps(values) + "\n")

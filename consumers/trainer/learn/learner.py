@@ -33,7 +33,8 @@ class StepFailed(WarrenError):
     def __init__(self, step: int, batch: Sequence[MicroBatch], reason: str, hint: str) -> None:
         ids = [rollout_id for one in batch for rollout_id in one.rollout_ids]
         named = ", ".join(ids[:8]) + (", ..." if len(ids) > 8 else "")
-        super().__init__(f"step {step} failed: {reason} (rollouts {named})", hint=hint)
+        self.reason = f"{reason} (rollouts {named})"
+        super().__init__(f"step {step} failed: {self.reason}", hint=hint)
         self.step = step
         self.rollout_ids = tuple(ids)
 
