@@ -68,13 +68,13 @@ async def recover(
     """Rebuild ledger and weights from checkpoint and journal.
 
     Args:
-        skip_step: Do not take this step, which was decided and not done.
+        skip_step: Do not take this step, if it was decided and is not done.
 
     Raises:
         JournalCorrupt: The journal is damaged, or does not reach back to the checkpoint.
         StepFailed: A step that is taken again fails.
         StepFailedTwice: And failed before.
-        ConfigError: `skip_step` is not the step that waits to be taken.
+        ConfigError: `skip_step` was not decided yet.
         StoppedWhileResuming: `ctx.stop` was set meanwhile.
     """
     progress = _Progress()
@@ -199,7 +199,7 @@ class _Replay:
         """The journal is at its end: a batch may be left whose step was not done.
 
         Raises:
-            ConfigError: It is not the one to be skipped.
+            ConfigError: The one to be skipped was not decided yet.
         """
         waiting = None if self._batch is None else self._batch[0]
         if skip_step is None:
@@ -207,13 +207,13 @@ class _Replay:
         elif waiting is not None and waiting.step == skip_step:
             self._skip(skip_step)
             self._to.skipped = waiting
-        elif waiting is None and skip_step <= self._to.ledger.step:
+        elif skip_step <= self._to.ledger.step:
             logger.warning("step %d was taken or given up before: nothing to skip", skip_step)
+            self._train()
         else:
-            which = "none waits" if waiting is None else f"step {waiting.step} waits"
             raise ConfigError(
                 f"--skip-step {skip_step}: only a step that was decided and not taken can be "
-                f"skipped, and {which}",
+                f"skipped, and the newest one is step {self._to.ledger.step}",
                 hint="leave --skip-step out",
             )
 

@@ -92,7 +92,7 @@ class Session:
         Raises:
             JournalCorrupt: The history cannot be read.
             StoppedWhileResuming: Told to stop meanwhile.
-            ConfigError: `skip_step` is not the step that waits to be taken.
+            ConfigError: `skip_step` was not decided yet.
         """
         fence = Fence(Incarnations(ctx.folder.incarnations))
         reader = JournalReader(ctx.folder.journal)

@@ -66,24 +66,24 @@ def up(
         preflight(config, roles)
         adopt_orphans()
         with claimed(config):
-            flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
-            flags += [] if skip_step is None else ["--skip-step", str(skip_step)]
-            return _run(config, entry, interrupts, flags, resume=resume, purge=purge)
+            return _run(config, entry, interrupts, resume=resume, purge=purge, skip_step=skip_step)
 
 
 def _run(
     config: RunConfig,
     entry: Path,
     interrupts: Interrupts,
-    flags: list[str],
     *,
     resume: bool,
     purge: bool,
+    skip_step: int | None,
 ) -> ExitCode:
+    flags = [name for name, on in (("--resume", resume), ("--purge", purge)) if on]
     try:
         folder = prepare_folder(config, resume=resume, purge=purge)
+        children = plan(config, folder, entry, flags, skip_step=skip_step)
         with broker_for(config, folder) as broker:
-            code = _run_roles(config, folder, broker, entry, flags, interrupts)
+            code = _run_roles(config, folder, broker, children, interrupts)
             _conclude(folder, code)
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
@@ -96,15 +96,14 @@ def _run_roles(
     config: RunConfig,
     folder: RunFolder,
     broker: RunBroker,
-    entry: Path,
-    flags: list[str],
+    children: list[RoleProcess],
     interrupts: Interrupts,
 ) -> ExitCode:
     sys.stdout.write(banner(config, folder, url=broker.url, private=broker.private))
     sys.stdout.flush()
     relay = Relay(everything_of=TRAINER)
     roles = Roles(
-        plan(config, folder, entry, flags),
+        children,
         folder,
         environment=child_environment(broker.url),
         others=lambda: broker.pids,

@@ -72,11 +72,20 @@ class Roles:
         self._pids[child.name] = child.pid
 
 
-def plan(config: RunConfig, folder: RunFolder, entry: Path, flags: list[str]) -> list[RoleProcess]:
+def plan(
+    config: RunConfig,
+    folder: RunFolder,
+    entry: Path,
+    flags: Sequence[str],
+    *,
+    skip_step: int | None = None,
+) -> list[RoleProcess]:
     """The processes to start: all read the resolved recipe in the run folder.
 
-    A trainer that is started again goes on with what the one before left, whatever `flags` say.
+    A trainer that is started again goes on with what the one before left, whatever `flags` say;
+    it may have died before it gave up `skip_step`, so each is told.
     """
+    skip = () if skip_step is None else ("--skip-step", str(skip_step))
     counts = {
         TRAINER: 1,
         "producer": 1,
@@ -94,8 +103,8 @@ def plan(config: RunConfig, folder: RunFolder, entry: Path, flags: list[str]) ->
                     name,
                     [sys.executable, str(entry), role, str(folder.config), "--name", name],
                     log=folder.logs / f"{role}-{number}.log",
-                    at_first=flags if trains else (),
-                    again=("--resume",) if trains else (),
+                    at_first=(*flags, *skip) if trains else (),
+                    again=("--resume", *skip) if trains else (),
                 )
             )
     return planned

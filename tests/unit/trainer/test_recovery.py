@@ -323,20 +323,27 @@ async def test_a_step_can_be_given_up(
         assert (books.trained, books.dead, books.balanced) == (2, 1, True)
 
 
-@pytest.mark.parametrize(("batch", "skip", "waits"), [(2, 3, "step 2 waits"), (2, 1, "step 2")])
-async def test_only_the_step_that_waits_can_be_given_up(
-    config: RunConfig, written: RunFolder, tmp_path: Path, batch: int, skip: int, waits: str
+async def test_a_step_that_was_given_up_before_does_not_hold_up_the_next(
+    config: RunConfig, written: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copy = cut_behind_batch(config, written, tmp_path, batch)
-    with pytest.raises(ConfigError, match=f"--skip-step {skip}: .*{waits}"):
-        await resume(copy, skip_step=skip)
+    """A trainer that died is started again with the same words."""
+    copy = cut_behind_batch(config, written, tmp_path, 2)
+    recovered, learner = await resume(copy, skip_step=1)
+    assert "step 1 was taken or given up before: nothing to skip" in caplog.text
+    assert recovered.skipped is None and recovered.unfinished is not None
+    assert (recovered.unfinished.step, learner.step_done) == (2, 2)
 
 
+@pytest.mark.parametrize("waits", [True, False])
 async def test_a_step_that_does_not_exist_yet_cannot_be_given_up(
-    config: RunConfig, written: RunFolder, tmp_path: Path
+    config: RunConfig, written: RunFolder, tmp_path: Path, waits: bool
 ) -> None:
-    copy = cut_copy(config, written, tmp_path, 10**9)
-    with pytest.raises(ConfigError, match=r"--skip-step 4: .*none waits"):
+    copy = (
+        cut_behind_batch(config, written, tmp_path, 3)
+        if waits
+        else cut_copy(config, written, tmp_path, 10**9)
+    )
+    with pytest.raises(ConfigError, match=r"--skip-step 4: .*the newest one is step 3"):
         await resume(copy, skip_step=4)
 
 

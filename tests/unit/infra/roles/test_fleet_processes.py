@@ -70,6 +70,17 @@ def test_only_the_trainer_is_told_to_resume(tmp_path: Path) -> None:
     assert [words[name] for name in ("producer-1", "rollout-1", "reward-1")] == [([], [])] * 3
 
 
+def test_a_trainer_that_is_started_again_is_told_again_which_step_to_give_up(
+    tmp_path: Path,
+) -> None:
+    """The one before it may have died before it did."""
+    config = make_context(tmp_path).config
+    trainer, *others = plan(config, RunFolder(tmp_path), Path("run.py"), ["--resume"], skip_step=7)
+    words = ["--resume", "--skip-step", "7"]
+    assert (trainer._at_first, trainer._again) == (words, words)
+    assert all((child._at_first, child._again) == ([], []) for child in others)
+
+
 def test_orphans_of_the_dead_are_ended_and_nobody_elses() -> None:
     def sleeper(mark: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(["sleep", "600"], env={**os.environ, "MARK": mark})
