@@ -224,7 +224,8 @@ class _Replay:
         if members_of(groups) != record.members:
             raise JournalCorrupt(
                 f"step {record.step} was trained on {len(record.members)} rollouts, the journal "
-                f"before it holds {len(members_of(groups))} of them"
+                f"before it holds {len(members_of(groups))} of them",
+                hint=RULES_CHANGED,
             )
         for group in chosen:
             self._shelf.forget(group)

@@ -192,6 +192,8 @@ async def test_any_prefix_gives_the_ledger_and_the_weights_of_that_moment(
             assert learner.policy.sha256() == hashes.get(step, start_sha)
             num_done = sum(_is(entry, Stepped) for entry in known)
             assert (recovered.unfinished is not None) == (step > num_done)
+            arrived = [line["arrived/trajectories"] for line in recovered.lines.values()]
+            assert arrived == [GROUP_SIZE] * step
             shutil.rmtree(RunFolder.of(copy).root)
 
 
