@@ -22,7 +22,7 @@ from consumers.trainer.batch.groups import Group
 from consumers.trainer.batch.stats import batch_stats
 from consumers.trainer.books.balance import Rules
 from consumers.trainer.books.evaluation import Evaluations
-from consumers.trainer.books.ledger import Ledger
+from consumers.trainer.books.ledger import RULES_CHANGED, Ledger
 from consumers.trainer.learn.learner import Learner, StepResult
 from consumers.trainer.saving import restore
 from consumers.trainer.stepping import StepMemory, members_of
@@ -254,6 +254,7 @@ class _Replay:
             "version": record.version,
             "replayed": True,
             "groups/trained": len(record.groups),
+            **self._to.tally.since_last(),
             **batch_stats(groups, record.version),
             **result.metrics,
         }

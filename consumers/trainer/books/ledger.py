@@ -38,8 +38,17 @@ from schemas.journal import (
 MAX_CLOSED_EARLY = 64
 
 
+RULES_CHANGED = (
+    "was algorithm.min_group_size, filter_zero_variance, max_version_lag, on_stale or on_failure "
+    "changed after a crash? Resume with the old value, stop the trainer in good order, then change"
+)
+
+
 class LedgerError(WarrenError):
     """A record contradicts the ones before it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint=RULES_CHANGED)
 
 
 class Ledger:
