@@ -140,7 +140,7 @@ class Skipped(Frozen):
 
 
 class Published(Frozen):
-    """A version is durable in the store and was broadcast."""
+    """A version is durable in the store, and about to be broadcast."""
 
     record: Literal["published"] = "published"
     version: Count

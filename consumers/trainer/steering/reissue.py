@@ -47,9 +47,9 @@ class Reissuer:
         grace_s = self._ctx.config.deadlines.reissue_grace
         while True:
             await asyncio.sleep(min(_PERIOD_S, grace_s / 4))
-            now = self._clock.now()
+            self._clock.now()  # a clock at which nobody looks takes the time for a freeze
             if not self._clock.paused and self._asked():
-                await self._look(now)
+                await self._look()
 
     def _asked(self) -> list[Asked]:
         groups, evaluation = self._chronicle.ledger.groups, self._chronicle.evaluations.open
@@ -58,7 +58,7 @@ class Reissuer:
             asked.append(Asked.of_evaluation(evaluation))
         return asked
 
-    async def _look(self, now: float) -> None:
+    async def _look(self) -> None:
         deadlines, started = self._ctx.config.deadlines, time.monotonic()
         empty = await self._queues_empty()
         waited_s = time.monotonic() - started
