@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from consumers.trainer.batch.groups import why_unusable
+from consumers.trainer.batch.groups import why_no_reward, why_unusable
 from infra.amqp.codec import decode, read_headers
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
@@ -95,7 +95,7 @@ def _unusable(trajectory: Trajectory, *, newest_version: int, vocab_size: int) -
     newest = rollout.progress.tokens.newest_version
     if newest is not None and newest > newest_version:
         return f"tokens claim version {newest}, the newest published is {newest_version}"
-    return None
+    return why_no_reward(trajectory.reward)
 
 
 def _record(envelope: Envelope, headers: Headers, *, index: int) -> Arrived:

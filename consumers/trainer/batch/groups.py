@@ -14,7 +14,15 @@ MAX_LOGPROB = 1e-3
 """Engines round: a logprob a little above 0 is noise, more is another quantity."""
 
 MAX_REWARD = 1e9
-"""Advantages are float32, and squares of them are summed: a larger reward is a broken one."""
+"""Advantages are float32, and squares of them are summed: a larger reward is a broken one. The sum
+of an evaluation's rewards must be finite, too."""
+
+
+def why_no_reward(reward: float) -> str | None:
+    """Why nothing can be computed from a reward, or None when it can."""
+    return (
+        f"the reward is {reward:.4g}, beyond {MAX_REWARD:g}" if abs(reward) > MAX_REWARD else None
+    )
 
 
 def why_unusable(
@@ -37,8 +45,8 @@ def why_unusable(
     expected_id = rollout_id_of(Purpose.TRAIN, rollout.group, rollout.index)
     if rollout.rollout_id != expected_id:
         return f"rollout_id is {rollout.rollout_id!r}, group and index say {expected_id!r}"
-    if abs(trajectory.reward) > MAX_REWARD:
-        return f"the reward is {trajectory.reward:.4g}, beyond {MAX_REWARD:g}"
+    if (reason := why_no_reward(trajectory.reward)) is not None:
+        return reason
     if tokens.num_sampled == 0:
         return "the policy sampled no token"
     if rollout.progress.num_prompt_tokens == 0:

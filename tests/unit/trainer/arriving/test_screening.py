@@ -89,6 +89,14 @@ def test_an_evaluation_may_use_only_published_versions() -> None:
         screen(one, newest=1)
 
 
+def test_rewards_of_an_evaluation_can_be_summed_up() -> None:
+    """The trainer would end over their mean, and again whenever it is resumed."""
+    credit = CREDIT.model_copy(update={"purpose": Purpose.EVAL})
+    headers = HEADERS.model_copy(update={"purpose": Purpose.EVAL, "rollout_id": "eval2.1"})
+    with pytest.raises(BadMessage, match=r"the reward is -1e\+308, beyond 1e\+09"):
+        screen(delivery(trajectory(credit, 1, version=2, reward=-1e308), headers))
+
+
 def test_a_failure_is_known_by_its_headers() -> None:
     failure = Failure(stage="reward", kind=FailureKind.DATA, error="ZeroDivisionError\nat x")
     screened = screen_failure(delivery(failure, HEADERS, "failures"), run_id="r")
