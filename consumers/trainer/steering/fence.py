@@ -59,13 +59,17 @@ async def hold_queue(ctx: RoleContext) -> None:
 
 
 async def _retry(ctx: RoleContext, heard: "asyncio.Future[str]") -> None:
+    """A dead trainer's last words may come while the broker is about to free its queue: only who
+    was heard and holds it a while later lives."""
+    known = False
     while True:
         try:
             await ctx.broker.exclusive(QUEUE)
         except ResourceLocked:
-            done, _ = await asyncio.wait([heard], timeout=_RETRY_S)
-            if done:
+            if known:
                 raise _another(ctx, f"({heard.result()}) was just heard") from None
+            known = heard.done()
+            await asyncio.sleep(_RETRY_S)
         else:
             return
 
