@@ -128,6 +128,12 @@ class Loop:
         return {**counts, "late": counts["late"] + self._chronicle.evaluations.num_late}
 
     async def _evaluate_last(self) -> None:
+        await self._evaluate_newest()
+        if self._refusals.due(self._chronicle.ledger.version):
+            await self._publish_if_due()
+            await self._evaluate_newest()
+
+    async def _evaluate_newest(self) -> None:
         await self._evaluator.closed()
         await self._evaluator.begin_if_due(last=True)
         await self._evaluator.closed()
