@@ -75,6 +75,7 @@ class Proxy:
                 await self._open.wait()
                 sink.write(data)
                 await sink.drain()
+        await self._open.wait()  # over a pulled cable nobody hears that the other side is gone
         for writer in both:
             self._writers.discard(writer)
             writer.close()
