@@ -41,13 +41,15 @@ async def test_every_queue_is_purged_in_turn(recipe, trainer, connect, with_eval
     world = Relay(await connect(app_id="world/0"), held={"eval_prompts"})
     async with working(world):
         running = asyncio.create_task(trainer(config))
-        assert await world.hold_and_purge("eval_prompts", at_least=4) >= 4
-        for queue in ("credits", "prompts", "cancel_queue", "rollouts"):
-            assert await world.hold_and_purge(queue) > 0
+        await world.hold_and_purge("eval_prompts", at_least=4)
+        await world.hold_and_purge("credits")
+        lost = 1  # a message of a train member each; one more is dropped below
+        for queue in ("prompts", "cancel_queue", "rollouts"):
+            lost += await world.hold_and_purge(queue)
         world.lose |= {"rollouts", "eval_prompts"}
         assert await asyncio.wait_for(running, 200) == 0
     end = check_end(config, steps=12)
-    assert end["total/reissued"] >= 8
+    assert end["total/reissued"] >= lost
     assert world.num_lost == 2
     first, last = read_metrics(RunFolder.of(config).metrics, "eval")
     assert (first["eval/num_scored"], last["eval/num_scored"]) == (4, 4)
