@@ -106,20 +106,20 @@ def spawn(broker_url: str, tmp_path: Path) -> Iterator[Spawn]:
             f"sys.exit(run(RunConfig.model_validate_json(Path({str(recipe_file)!r}).read_text()), "
             f"worker='trainer-{len(children)}', **{flags!r}))"
         )
-        log = (tmp_path / f"trainer-{len(children)}.log").open("w")
-        child = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "WARREN_BROKER_URL": broker_url,
-                "OMP_NUM_THREADS": "1",
-                **(env or {}),
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        with (tmp_path / f"trainer-{len(children)}.log").open("w") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-c", code],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "WARREN_BROKER_URL": broker_url,
+                    "OMP_NUM_THREADS": "1",
+                    **(env or {}),
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         children.append(child)
         return child
 

@@ -67,10 +67,10 @@ async def test_killed_in_the_middle_the_run_goes_on(recipe, spawn, connect, kill
 @pytest.mark.timeout(200)
 async def test_a_second_trainer_is_refused(recipe, spawn, trainer, connect) -> None:
     """Also with --resume: the living one goes on unharmed."""
-    config = recipe(run={"steps": 400})
+    config = recipe(run={"steps": 4000})
     async with working(World(await connect(app_id="world/0"), delay_s=0.05)) as world:
         first = spawn(config)
-        await world.until(lambda: world.version >= 1, 60)
+        await world.until(lambda: world.version >= 1, 100)
         assert await trainer(config, resume=True) == 1
         assert await trainer(config) == 1
         version = world.version
@@ -166,6 +166,7 @@ async def test_without_any_checkpoint_the_journal_is_enough(recipe, trainer, con
         assert await trainer(config) == 0
         shutil.rmtree(RunFolder.of(config).checkpoints)
         assert await trainer(longer, resume=True) == 0
+        await world.until(lambda: world.published[-1].version == 5)
     check_books(longer, steps=5)
     assert len({(w.version, w.fingerprint) for w in world.published}) == 6
 
@@ -178,6 +179,7 @@ async def test_without_the_weight_store_the_weights_go_out_again(recipe, trainer
     shutil.rmtree(RunFolder.of(config).root / "weights")
     async with working(World(await connect(app_id="world/1"))) as world:
         assert await trainer(config, resume=True) == 0
+        await world.until(lambda: world.over)
     assert [weights.version for weights in world.published] == [3, 4, 5]
     check_books(config, steps=4)
 

@@ -91,7 +91,7 @@ async def test_an_evaluation_that_does_not_come_back_closes_with_its_count(
         run={"steps": 1},
         data=with_eval_data(recipe, with_eval),
         eval={"every": 1, "prompts": 4},
-        deadlines={"eval_deadline": 2.0},
+        deadlines={"eval_deadline": 5.0},
     )
     world = World(await connect(app_id="world/0"), copies=lambda i: int(i != "eval0.3"))
     async with working(world):
@@ -110,6 +110,7 @@ async def test_several_steps_between_publications(recipe, trainer, connect) -> N
     config = recipe(run={"steps": 5}, algorithm={"steps_per_publish": 2, "max_staleness": 0})
     async with working(World(await connect(app_id="world/0"))) as world:
         assert await asyncio.wait_for(trainer(config), 100) == 0
+        await world.until(lambda: world.over)
     assert [(w.version, w.step) for w in world.published] == [(0, 0), (1, 2), (2, 4), (3, 5)]
     steps = list(read_metrics(RunFolder.of(config).metrics, "step"))
     assert [line["version"] for line in steps] == [0, 0, 1, 1, 2]
