@@ -168,12 +168,9 @@ def test_clearing_takes_what_is_ours_and_leaves_what_else_lies_there(tmp_path):
     store = WeightStore(tmp_path)
     store.clear()
     publish(store, 1)
-    for name in (".partial-v00000002.i1.bbbbbbbb", ".trash-v00000000.i1.cccccccc"):
-        (tmp_path / name).mkdir()
-    (tmp_path / ".trash-manifests").mkdir()  # of a purge that was killed
-    (tmp_path / ".trash-manifests" / "00000000.json").write_text("{}")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "v2.notes").mkdir()
+    ours = (".partial-v00000002.i1.bbbbbbbb", ".trash-v00000000.i1.cccccccc", ".trash-manifests/x")
+    for name in (*ours, "thesis", "v2.notes"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("mine")
     store.clear()
     assert {path.name for path in tmp_path.iterdir()} == {"thesis", "v2.notes", "notes.txt"}
