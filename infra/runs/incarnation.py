@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from infra.roles.errors import WarrenError
+from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, reach
 
 
@@ -38,7 +39,7 @@ class Incarnations:
                 fd = os.open(self._path(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 os.fsync(fd)
                 os.close(fd)
-            _sync_folder(self._folder)
+            sync(self._folder)
         except OSError as error:
             raise WarrenError(
                 f"cannot write the run folder {self._folder.parent}: {error.strerror or error}",
@@ -61,11 +62,3 @@ class Incarnations:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}"
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from infra.roles.errors import WarrenError
+from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, halves, reach
 from infra.runs.frames import encode_frame
 from infra.runs.journal_reader import Position, segment_name, segment_names, segment_numbers
@@ -144,11 +145,7 @@ class Journal:
     def _adopt(self, segment: str) -> None:
         """Make durable what a killed predecessor may have left to the kernel: we build on it."""
         try:
-            fd = os.open(self._folder / segment, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync(self._folder / segment)
         except OSError as error:
             raise _unwritable(self._folder, error) from error
 
@@ -158,11 +155,7 @@ class Journal:
         path = self._folder / segment_name(self._incarnation, self._sequence)
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-            directory = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync(self._folder)
         except OSError as error:
             self._broken = error
             raise _unwritable(self._folder, error) from error

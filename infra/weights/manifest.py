@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, halves, reach
 from infra.weights.errors import StoreFailed, VersionExists, WeightsCorrupt
 from schemas.control import WeightsPublished
@@ -58,7 +59,7 @@ class Manifests:
                 partial.rename(target)
             finally:
                 partial.unlink(missing_ok=True)
-            sync_folder(self._folder)
+            sync(self._folder)
             reach(FailPoint.MANIFEST_LINKED)
         except FileExistsError:
             raise VersionExists(f"version {published.version} is already in {target}") from None
@@ -118,12 +119,3 @@ def _write(path: Path, body: bytes) -> None:
             file.write(part)
             file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's entries."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,9 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, reach
 from infra.weights.errors import StoreFailed, StoreUnusable, VersionExists
-from infra.weights.manifest import Manifests, sync_folder
+from infra.weights.manifest import Manifests
 from schemas.control import WeightFile, WeightsPublished
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class WeightStore:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"\0" * 4096)
-            sync_folder(self._folder)
+            sync(self._folder)
             probe.unlink()
         except OSError as error:
             raise StoreUnusable(
@@ -119,9 +120,9 @@ class WeightStore:
         try:
             partial.mkdir(parents=True)
             files = write_files(partial, filed(ready, MAX_FILE_BYTES))
-            sync_folder(partial)
+            sync(partial)
             partial.rename(final)
-            sync_folder(self._folder)
+            sync(self._folder)
             reach(FailPoint.WEIGHTS_NAMED)
             published = WeightsPublished(
                 run_id=run_id,

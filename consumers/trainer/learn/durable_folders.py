@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, halves, reach
 
 _NUMBERED = re.compile(r"step_(\d+)")
@@ -25,13 +26,13 @@ def create(target: Path, write: Callable[[Path], None]) -> None:
         unfinished.mkdir()
         write(unfinished)
         for path in unfinished.rglob("*"):
-            _sync(path)
-        _sync(unfinished)
+            sync(path)
+        sync(unfinished)
         reach(FailPoint.CHECKPOINT_WRITTEN)
         unfinished.rename(target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    _sync(target.parent)
+    sync(target.parent)
     reach(FailPoint.CHECKPOINT_NAMED)
 
 
@@ -39,9 +40,9 @@ def replace_text(path: Path, text: str) -> None:
     """Overwrite a file durably: a crash leaves the old text or the new."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     write_text(fresh, text)
-    _sync(fresh)
+    sync(fresh)
     fresh.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -68,11 +69,3 @@ def prune(parent: Path, keep: int) -> None:
     for path in parent.iterdir():
         if _REMNANT.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
