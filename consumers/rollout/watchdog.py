@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from infra.roles.errors import ExitCode
@@ -68,12 +67,7 @@ class Watchdog:
         watching.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
