@@ -57,18 +57,25 @@ class Warmed:
     """Share of them in which the calculator was asked."""
 
 
-def build_model(seed: int) -> Any:
-    """A Llama of 443,008 parameters with random float32 weights."""
+def build_model(
+    seed: int,
+    *,
+    hidden_size: int = 128,
+    intermediate_size: int = 384,
+    num_layers: int = 2,
+    num_heads: int = 4,
+) -> Any:
+    """A Llama over the task's tokens with random float32 weights, 443,008 of them by default."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=32,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
+        head_dim=hidden_size // num_heads,
         vocab_size=VOCABULARY_SIZE,
         max_position_embeddings=256,
         rms_norm_eps=1e-5,

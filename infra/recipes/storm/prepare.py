@@ -13,9 +13,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from infra.recipes.demo.task import BOS, EOS, PAD, TOKEN_IDS, VOCABULARY_SIZE, split
+from infra.recipes.demo.task import split
 
 NUM_PROMPTS = 2000
 NAME = "storm-base"
@@ -46,36 +45,15 @@ def prepare(runs: Path) -> Path:
 
 
 def _save_model(folder: Path) -> None:
-    from transformers import LlamaForCausalLM, set_seed
     from transformers.utils import logging as transformers_logging
 
     from infra.recipes.demo.tokenizer import save_tokenizer
+    from infra.recipes.demo.warmup import build_model
 
     transformers_logging.disable_progress_bar()
-    set_seed(0)
-    LlamaForCausalLM(_config()).float().save_pretrained(folder)
+    model = build_model(0, hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2)
+    model.save_pretrained(folder)
     save_tokenizer(folder)
-
-
-def _config() -> Any:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=16,
-        vocab_size=VOCABULARY_SIZE,
-        max_position_embeddings=256,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        bos_token_id=TOKEN_IDS[BOS],
-        eos_token_id=TOKEN_IDS[EOS],
-        pad_token_id=TOKEN_IDS[PAD],
-        attn_implementation="sdpa",
-    )
 
 
 def main(argv: Sequence[str]) -> int:
