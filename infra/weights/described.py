@@ -9,15 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.fingerprint import entry, of_entries
-from infra.weights.prepared import PreparedWeights
+from infra.weights.prepared import PreparedWeights, verified
 from schemas.control import WeightFile, WeightsPublished
-
-if TYPE_CHECKING:
-    import torch
 
 _DTYPES = {
     "F64": "float64",
@@ -52,31 +49,10 @@ def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path)
     Raises:
         WeightsCorrupt: Missing, damaged, or not what the manifest says.
     """
-    if published.kind != "full":
-        raise WeightsCorrupt(f"version {published.version} is a {published.kind}; need a full one")
-    folder = store_folder / published.folder
-    described: dict[str, DescribedTensor] = {}
-    for file in published.files:
-        part = _parse(folder / file.name, _verified(folder / file.name, file))
-        if twice := described.keys() & part.keys():
-            raise WeightsCorrupt(f"{folder / file.name} repeats {min(twice)!r} of another file")
-        described |= part
-    measured = of_entries({name: tensor.entry for name, tensor in described.items()})
-    if measured != published.fingerprint:
-        raise WeightsCorrupt(
-            f"version {published.version} has fingerprint {measured}, "
-            f"its manifest says {published.fingerprint}"
-        )
-    return PreparedWeights(
-        version=published.version,
-        fingerprint=measured,
-        model_folder=model_folder,
-        files=tuple(folder / file.name for file in published.files),
-        tensors=cast("Mapping[str, torch.Tensor]", described),
-    )
+    return verified(store_folder, published, model_folder, read=_read, measure=_fingerprint)
 
 
-def _verified(path: Path, file: WeightFile) -> bytes:
+def _read(path: Path, file: WeightFile) -> dict[str, DescribedTensor]:
     try:
         found = path.stat().st_size
         if found != file.size_bytes:
@@ -86,7 +62,11 @@ def _verified(path: Path, file: WeightFile) -> bytes:
         raise WeightsCorrupt(f"{path} cannot be read: {error.strerror or error}") from error
     if (digest := hashlib.sha256(data).hexdigest()) != file.sha256:
         raise WeightsCorrupt(f"{path} has sha256 {digest}, {file.sha256} was written")
-    return data
+    return _parse(path, data)
+
+
+def _fingerprint(described: Mapping[str, DescribedTensor]) -> str:
+    return of_entries({name: tensor.entry for name, tensor in described.items()})
 
 
 def _parse(path: Path, data: bytes) -> dict[str, DescribedTensor]:

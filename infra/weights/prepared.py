@@ -1,9 +1,12 @@
 """Weights that are verified and ready to be loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from infra.weights.errors import WeightsCorrupt
+from schemas.control import WeightFile, WeightsPublished
 
 if TYPE_CHECKING:
     import torch
@@ -29,3 +32,48 @@ class ServedWeights:
 
     version: int
     fingerprint: str
+
+
+def verified(
+    store_folder: Path,
+    published: WeightsPublished,
+    model_folder: Path,
+    *,
+    read: Callable[[Path, WeightFile], Mapping[str, Any]],
+    measure: Callable[[Mapping[str, Any]], str],
+) -> PreparedWeights:
+    """Read every file of a version, and compare the fingerprint with its manifest's.
+
+    Raises:
+        WeightsCorrupt: Not a full version, a name in two files, or another fingerprint.
+    """
+    if published.kind != "full":
+        raise WeightsCorrupt(f"version {published.version} is a {published.kind}; need a full one")
+    folder = store_folder / published.folder
+    files = tuple(folder / file.name for file in published.files)
+    tensors = joined(
+        (path, read(path, file)) for path, file in zip(files, published.files, strict=True)
+    )
+    measured = measure(tensors)
+    if measured != published.fingerprint:
+        raise WeightsCorrupt(
+            f"version {published.version} has fingerprint {measured}, "
+            f"its manifest says {published.fingerprint}"
+        )
+    return PreparedWeights(
+        version=published.version,
+        fingerprint=measured,
+        model_folder=model_folder,
+        files=files,
+        tensors=tensors,
+    )
+
+
+def joined(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The tensors of several files by name; raises `WeightsCorrupt` when one comes twice."""
+    whole: dict[str, Any] = {}
+    for path, part in parts:
+        if twice := whole.keys() & part.keys():
+            raise WeightsCorrupt(f"{path} repeats {min(twice)!r} of another file")
+        whole.update(part)
+    return whole

@@ -1,6 +1,5 @@
 """From a published version, or a model folder, to tensors that an engine may load."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -8,8 +7,8 @@ import torch
 from infra.weights import tensor_file
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.fingerprint import fingerprint
-from infra.weights.prepared import PreparedWeights
-from schemas.control import WeightsPublished
+from infra.weights.prepared import PreparedWeights, joined, verified
+from schemas.control import WeightFile, WeightsPublished
 
 
 def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path) -> PreparedWeights:
@@ -25,27 +24,7 @@ def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path)
     Raises:
         WeightsCorrupt: Missing (pruned, say), damaged, or not what the manifest says.
     """
-    if published.kind != "full":
-        raise WeightsCorrupt(f"version {published.version} is a {published.kind}; need a full one")
-    folder = store_folder / published.folder
-    files = tuple(folder / file.name for file in published.files)
-    tensors = _joined(
-        (path, tensor_file.read(path, size_bytes=file.size_bytes, sha256=file.sha256))
-        for path, file in zip(files, published.files, strict=True)
-    )
-    measured = fingerprint(tensors)
-    if measured != published.fingerprint:
-        raise WeightsCorrupt(
-            f"version {published.version} has fingerprint {measured}, "
-            f"its manifest says {published.fingerprint}"
-        )
-    return PreparedWeights(
-        version=published.version,
-        fingerprint=measured,
-        model_folder=model_folder,
-        files=files,
-        tensors=tensors,
-    )
+    return verified(store_folder, published, model_folder, read=_read, measure=fingerprint)
 
 
 def starting(model_folder: Path, dtype: torch.dtype | str, *, version: int = 0) -> PreparedWeights:
@@ -68,7 +47,7 @@ def starting(model_folder: Path, dtype: torch.dtype | str, *, version: int = 0) 
         )
     tensors = {
         name: tensor.to(target) if tensor.is_floating_point() else tensor
-        for name, tensor in _joined((path, tensor_file.read(path)) for path in paths).items()
+        for name, tensor in joined((path, tensor_file.read(path)) for path in paths).items()
     }
     return PreparedWeights(
         version=version,
@@ -79,10 +58,5 @@ def starting(model_folder: Path, dtype: torch.dtype | str, *, version: int = 0) 
     )
 
 
-def _joined(parts: Iterable[tuple[Path, dict[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
-    joined: dict[str, torch.Tensor] = {}
-    for path, part in parts:
-        if twice := joined.keys() & part.keys():
-            raise WeightsCorrupt(f"{path} repeats {sorted(twice)[0]!r} of another file")
-        joined.update(part)
-    return joined
+def _read(path: Path, file: WeightFile) -> dict[str, torch.Tensor]:
+    return tensor_file.read(path, size_bytes=file.size_bytes, sha256=file.sha256)
