@@ -3,14 +3,12 @@
 import asyncio
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.roles.prctl import die_with
+from infra.roles.fleet.processes import start_child
 from infra.roles.settings import as_json_tree
 from infra.runs.folder import RunFolder
 from infra.runs.metrics import read_metrics
@@ -37,16 +35,7 @@ class UpProcess:
         environment: Mapping[str, str],
     ) -> None:
         argv = [sys.executable, str(entry), "up", str(recipe), *arguments]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                argv,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=die_with(os.getpid()),
-            )
+        self._process = start_child(argv, env=environment, log=log)
 
     @property
     def pid(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra.roles.prctl import die_with
+from infra.roles.fleet.processes import start_child
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +55,7 @@ class RoleProcess:
         """
         words = self._at_first if self._process is None else self._again
         self._given_up = False
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._argv, *words],
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with(os.getpid()),
-            )
+        self._process = start_child([*self._argv, *words], env=env, log=self.log)
 
     @property
     def pid(self) -> int:

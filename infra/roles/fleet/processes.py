@@ -1,13 +1,38 @@
-"""Our own descendants: finding and ending them. Never anybody else's process."""
+"""Our own descendants: starting, finding and ending them. Never anybody else's process."""
 
 import contextlib
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from infra.roles.prctl import die_with
+
 _PROC = Path("/proc")
+
+
+def start_child(
+    argv: Sequence[str], *, env: Mapping[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a process in a group of its own; what it says is appended to `log`.
+
+    Linux ends it when the thread that calls this ends.
+
+    Raises:
+        OSError: There is no room for another process, or no such command.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
 
 
 def parent_of(pid: int) -> int | None:
