@@ -4,9 +4,12 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+from infra.recipes.demo.calls import CompactCalls
 from infra.roles.command.cli import COMMANDS
 from infra.roles.errors import ExitCode
+from infra.text.renderer import Renderer
 from schemas.config import RunConfig
 from schemas.storm import FaultKind, StormReport
 
@@ -79,6 +82,17 @@ def test_the_recipe_that_it_shows_is_one() -> None:
     assert recipes
     for body in recipes:
         RunConfig.model_validate(tomllib.loads(body))
+
+
+def test_the_call_format_that_it_shows_is_the_demos() -> None:
+    (shown,) = [body for _, body in FENCED.findall(README) if "class CompactCalls" in body]
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    mine, demos = names["CompactCalls"](), CompactCalls()
+    renderer = cast("Renderer", None)
+    assert mine.stop_token_ids(renderer) == demos.stop_token_ids(renderer)
+    for text in ("7", "7<call>1+2</call>", "7<call>1+2", '<call>"<call></call>', "2</call>"):
+        assert mine.parse(text, ()) == demos.parse(text, ())
 
 
 def test_every_command_exists_and_is_named() -> None:
