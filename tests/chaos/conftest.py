@@ -11,11 +11,12 @@ import pytest
 
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
-from tests.chaos.feeder import Feeder, feeding
+from tests.chaos.feeder import Feeder
 from tests.chaos.nursery import Kill, Life, Nursery
 from tests.chaos.outcome import Final, Told
 from tests.factories.models import build
 from tests.factories.recorded import RecordedStream
+from tests.factories.world import working
 
 STREAM = RecordedStream(num_steps=6)
 EVAL_PROMPTS = 3
@@ -73,7 +74,7 @@ def play(tmp_path: Path, tiny_model: Path, nursery: Nursery, run_name: str, conn
         broker = await connect(app_id="feeder/0", run=name)
         feeder = Feeder(broker, RunFolder.of(config), STREAM)
         lives: list[Life] = []
-        async with feeding(feeder):
+        async with working(feeder):
             for kill in [*kills, None]:
                 number = len(lives)
                 life = await nursery.live(config, folder, number, resume=number > 0, kill=kill)

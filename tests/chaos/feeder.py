@@ -13,16 +13,17 @@ that come twice are answered and delivered twice.
 import asyncio
 import contextlib
 
-from infra.amqp.codec import decode, encode
+from infra.amqp.codec import decode
 from infra.amqp.connection import Broker
-from infra.amqp.message import Delivery, Outgoing
+from infra.amqp.message import Delivery
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from schemas.control import RunState, Wanted, WeightsPublished
-from schemas.headers import Headers, Purpose
+from schemas.headers import Purpose
 from schemas.journal import Arrived, JournalRecord
 from schemas.work import Credit, Failure, Trajectory
 from tests.factories.recorded import RecordedStream
+from tests.factories.world import headers_of, message_of
 
 _GLANCE_S = 0.02
 
@@ -121,30 +122,8 @@ class Feeder:
     async def _send(
         self, model: Trajectory | Failure, credit: Credit, index: int, run_id: str
     ) -> None:
-        evaluating = credit.purpose is Purpose.EVAL
-        rollout_id = f"{'eval' if evaluating else ''}{credit.group}.{index}"
-        headers = Headers(
-            run_id=run_id,
-            purpose=credit.purpose,
-            group=credit.group,
-            index=index,
-            rollout_id=rollout_id,
-            attempt=credit.attempt,
-            min_version=credit.min_version,
-        )
-        envelope, body = encode(
-            model,
-            app_id=self._broker.app_id,
-            correlation_id=rollout_id,
-            headers=headers.to_amqp(),
-            message_id=f"{type(model).__name__}:{rollout_id}:{credit.attempt}:0",
-        )
-        exchange, key = "work", "evaluation" if evaluating else "trajectory"
-        if isinstance(model, Failure):
-            exchange, key = "dead", ""
-        await self._broker.publish(
-            Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
-        )
+        headers = headers_of(credit, index, run_id=run_id)
+        await self._broker.publish(message_of(model, headers, app_id=self._broker.app_id))
 
     async def _listen(self) -> None:
         with contextlib.closing(self._broker.control()) as control:
@@ -155,15 +134,3 @@ class Feeder:
                 if delivery.envelope.type == "RunState":
                     state = decode(delivery, delivery.body, RunState)
                     self.over = self.over or state.wanted is Wanted.STOPPED
-
-
-@contextlib.asynccontextmanager
-async def feeding(feeder: Feeder):
-    """The feeder at work, for the time of a block; its failure is the block's."""
-    task = asyncio.create_task(feeder.run())
-    try:
-        yield feeder
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

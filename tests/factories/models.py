@@ -1,7 +1,7 @@
 """Tiny models in Hugging Face layout: a char tokenizer and random weights, untied or tied."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer
@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import Split
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -20,45 +21,27 @@ CONTEXT = 256
 PAD, BOS, EOS = 0, 1, 2
 
 
-def llama_config(*, dtype: str = "float32") -> LlamaConfig:
-    """Two layers, 128 wide, 4 heads of 32 on 2 key-value heads, untied."""
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        vocab_size=VOCAB_SIZE,
-        max_position_embeddings=CONTEXT,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        dtype=dtype,
-    )
-
-
-def qwen3_config(*, dtype: str = "float32") -> Qwen3Config:
-    """The same with head norms and a head tied to the embedding."""
-    return Qwen3Config(
-        architectures=["Qwen3ForCausalLM"],
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        vocab_size=VOCAB_SIZE,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        dtype=dtype,
-    )
+def config(*, tied: bool, dtype: str = "float32") -> PretrainedConfig:
+    """Two layers, 128 wide, 4 heads of 32 on 2 key-value heads: an untied Llama, or a Qwen3, which
+    has head norms too and a head that is tied to the embedding."""
+    values: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": tied,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "dtype": dtype,
+    }
+    if tied:
+        return Qwen3Config(architectures=["Qwen3ForCausalLM"], **values)
+    return LlamaConfig(architectures=["LlamaForCausalLM"], rms_norm_eps=1e-5, **values)
 
 
 def build(folder: Path, *, tied: bool, seed: int, dtype: str = "float32") -> PreTrainedModel:
@@ -68,8 +51,9 @@ def build(folder: Path, *, tied: bool, seed: int, dtype: str = "float32") -> Pre
     differ by several nats.
     """
     torch.manual_seed(seed)
-    config = qwen3_config(dtype=dtype) if tied else llama_config(dtype=dtype)
-    model = AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_config(config(tied=tied, dtype=dtype)).to(
+        getattr(torch, dtype)
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -104,8 +88,3 @@ def tokenizer() -> PreTrainedTokenizerFast:
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     return built
-
-
-def read_config(folder: Path) -> dict[str, object]:
-    """What lies in config.json."""
-    return json.loads((folder / "config.json").read_text())

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from itertools import count, islice
 
-from schemas.work import Credit, Failure, FailureKind, Trajectory
-from tests.factories.world import seed_of, trajectory
+from schemas.work import Credit, Failure, Trajectory
+from tests.factories.world import failure, seed_of, trajectory
 
 FILTERED, DEAD, SHRUNK = "filtered", "dead", "shrunk"
 
@@ -63,16 +63,7 @@ class RecordedStream:
 
     def failure(self, credit: Credit, index: int) -> Failure:
         """What comes instead of a member that fails."""
-        return Failure(
-            rollout_id=f"{credit.group}.{index}",
-            group=credit.group,
-            index=index,
-            purpose=credit.purpose,
-            attempt=credit.attempt,
-            stage="reward",
-            kind=FailureKind.DATA,
-            error="ZeroDivisionError: as recorded",
-        )
+        return failure(credit, index, error="ZeroDivisionError: as recorded")
 
     def batches(self) -> list[tuple[int, ...]]:
         """Groups of each step, when groups come back in order: those that can be trained."""

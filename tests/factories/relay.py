@@ -5,12 +5,12 @@ credits -> prompts -> cancel_queue -> rollouts -> trajectories
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from infra.amqp.message import Outgoing
 from schemas.headers import Headers
-from schemas.work import Credit, Failure, Trajectory
-from tests.factories.world import World
+from schemas.work import Failure, Trajectory
+from tests.factories.world import World, message_of
 
 NEXT = {
     "prompts": "cancelled",
@@ -40,11 +40,11 @@ class Relay(World):
             for queue in NEXT:
                 tasks.create_task(self._pass_on(queue))
 
-    async def send(
-        self, exchange: str, key: str, model: Trajectory | Failure | Credit, headers: Headers
-    ) -> None:
+    async def send(self, model: Trajectory | Failure, headers: Headers) -> None:
         """A member begins its way."""
-        await super().send(exchange, FIRST.get(key, key), model, headers)
+        message = message_of(model, headers, app_id=self.broker.app_id)
+        key = FIRST.get(message.routing_key, message.routing_key)
+        await self.broker.publish(replace(message, routing_key=key))
 
     async def hold_and_purge(self, queue: str, *, at_least: int = 1) -> int:
         """Let messages gather in a queue and lose them, until so many are lost; how many were."""

@@ -216,7 +216,8 @@ class ScriptedEngine:
     def _chunk(
         self, token_ids: list[int], limit: int, stops: Collection[int]
     ) -> tuple[TokenChunk, bool]:
-        start, logprobs = len(token_ids), []
+        start = len(token_ids)
+        logprobs: list[float] = []
         ended = False
         while not ended and len(logprobs) < self.chunk:
             token_ids.append(self.script(token_ids))

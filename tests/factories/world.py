@@ -6,8 +6,9 @@ Tokens and rewards are a function of seed and rollout id, so that a duplicate re
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,16 @@ NUM_PROMPT = 4
 VOCAB_SIZE = 128
 
 
+class Runs(Protocol):
+    """What `working` keeps at work."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+
+
+W = TypeVar("W", bound=Runs)
+
+
 def seed_of(rollout_id: str) -> int:
     """The same on every machine."""
     return int.from_bytes(hashlib.sha256(rollout_id.encode()).digest()[:4], "big")
@@ -45,10 +56,14 @@ def coin(rollout_id: str) -> float:
     return float(seed_of(rollout_id) % 2)
 
 
+def rollout_id_of(credit: Credit, index: int) -> str:
+    """`4.1`, or `eval4.1`."""
+    return f"{'eval' if credit.purpose is Purpose.EVAL else ''}{credit.group}.{index}"
+
+
 def trajectory(credit: Credit, index: int, *, version: int, reward: float) -> Trajectory:
     """A scored rollout of one turn, its tokens sampled under `version`."""
-    evaluating = credit.purpose is Purpose.EVAL
-    rollout_id = f"eval{credit.group}.{index}" if evaluating else f"{credit.group}.{index}"
+    rollout_id = rollout_id_of(credit, index)
     rng = np.random.default_rng(seed_of(rollout_id))
     num_sampled = int(rng.integers(3, 12))
     total = NUM_PROMPT + num_sampled
@@ -82,6 +97,48 @@ def trajectory(credit: Credit, index: int, *, version: int, reward: float) -> Tr
         ),
     )
     return Trajectory(reward=reward, rewards={"coin": reward}, rollout=rollout)
+
+
+def failure(credit: Credit, index: int, *, error: str = "ZeroDivisionError") -> Failure:
+    """What comes instead of a member that cannot be scored."""
+    return Failure(
+        rollout_id=rollout_id_of(credit, index),
+        group=credit.group,
+        index=index,
+        purpose=credit.purpose,
+        attempt=credit.attempt,
+        stage="reward",
+        kind=FailureKind.DATA,
+        error=error,
+    )
+
+
+def headers_of(credit: Credit, index: int, *, run_id: str) -> Headers:
+    """Of whatever comes back for a member."""
+    return Headers(
+        run_id=run_id,
+        purpose=credit.purpose,
+        group=credit.group,
+        index=index,
+        rollout_id=rollout_id_of(credit, index),
+        attempt=credit.attempt,
+        min_version=credit.min_version,
+    )
+
+
+def message_of(model: Trajectory | Failure, headers: Headers, *, app_id: str) -> Outgoing:
+    """As a reward worker sends it to the trainer."""
+    envelope, body = encode(
+        model,
+        app_id=app_id,
+        correlation_id=headers.rollout_id,
+        headers=headers.to_amqp(),
+        message_id=f"{type(model).__name__}:{headers.rollout_id}:{headers.attempt}:0",
+    )
+    exchange, key = "dead", ""
+    if isinstance(model, Trajectory):
+        exchange, key = "work", "evaluation" if headers.purpose is Purpose.EVAL else "trajectory"
+    return Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
 
 
 @dataclass
@@ -154,51 +211,21 @@ class World:
         scored = trajectory(credit, index, version=version, reward=0.0)
         rollout_id = scored.rollout.rollout_id
         scored = scored.model_copy(update={"reward": self.reward(rollout_id)})
-        headers = Headers(
-            run_id=run_id,
-            purpose=credit.purpose,
-            group=credit.group,
-            index=index,
-            rollout_id=rollout_id,
-            attempt=credit.attempt,
-            min_version=credit.min_version,
-        )
+        headers = headers_of(credit, index, run_id=run_id)
         if self.fails(rollout_id):
-            failure = Failure(
-                rollout_id=rollout_id,
-                group=credit.group,
-                index=index,
-                purpose=credit.purpose,
-                attempt=credit.attempt,
-                stage="reward",
-                kind=FailureKind.DATA,
-                error="ZeroDivisionError",
-            )
-            await self.send("dead", "", failure, headers)
+            await self.send(failure(credit, index), headers)
             return
         for _ in range(self.copies(rollout_id)):
-            key = "evaluation" if evaluating else "trajectory"
-            await self.send("work", key, scored, headers)
+            await self.send(scored, headers)
 
-    async def send(
-        self, exchange: str, key: str, model: Trajectory | Failure | Credit, headers: Headers
-    ) -> None:
+    async def send(self, model: Trajectory | Failure, headers: Headers) -> None:
         """Publish a message as a role would."""
-        envelope, body = encode(
-            model,
-            app_id=self.broker.app_id,
-            correlation_id=headers.rollout_id,
-            headers=headers.to_amqp(),
-            message_id=f"{type(model).__name__}:{headers.rollout_id}:{headers.attempt}:0",
-        )
-        await self.broker.publish(
-            Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
-        )
+        await self.broker.publish(message_of(model, headers, app_id=self.broker.app_id))
 
 
 @contextlib.asynccontextmanager
-async def working(world: World):
-    """The world at work, for the time of a block."""
+async def working(world: W) -> AsyncIterator[W]:
+    """A world at work, for the time of a block; its failure is the block's."""
     task = asyncio.create_task(world.run())
     try:
         yield world

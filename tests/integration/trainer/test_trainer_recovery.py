@@ -110,17 +110,17 @@ async def test_foreign_and_broken_messages_are_dead_lettered(recipe, trainer, co
         await world.until(lambda: world.version >= 0 and world.states != [])
         run_id = world.states[0].run_id
         headers = Headers(run_id="another", group=0, index=0, rollout_id="0.0")
-        await world.send("work", "trajectory", scored, headers)
+        await world.send(scored, headers)
         unknown = scored.model_copy(
             update={
                 "rollout": scored.rollout.model_copy(update={"group": 99, "rollout_id": "99.0"})
             }
         )
         headers = Headers(run_id=run_id, group=99, index=0, rollout_id="99.0")
-        await world.send("work", "trajectory", unknown, headers)
+        await world.send(unknown, headers)
         future = trajectory(credit, 1, version=7, reward=1.0)
         headers = Headers(run_id=run_id, group=0, index=1, rollout_id="0.1", attempt=5)
-        await world.send("work", "trajectory", future, headers)
+        await world.send(future, headers)
         headers = Headers(run_id=run_id, group=0, index=2, rollout_id="0.2", attempt=5)
         envelope, body = encode(scored, app_id="x/0", correlation_id="", headers=headers.to_amqp())
         torn = body[: len(body) // 2]
