@@ -33,11 +33,11 @@ from consumers.trainer.report import step_line
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.refusals import Refusals
-from consumers.trainer.stepping import StepMemory, members_of
+from consumers.trainer.stepping import StepMemory, decided, stepped
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.metrics import MetricsFile
-from schemas.journal import Batch, Closed, Skipped, Stepped
+from schemas.journal import Batch, Skipped
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Loop:
 
     def finish_unfinished(self, result: StepResult) -> None:
         """Journal a step that recovery took because its predecessor could not."""
-        self._note_stepped(result)
+        self._chronicle.note(stepped(result))
         logger.info("step %d was decided but not done: it is done now", result.step)
 
     def end_line(self) -> dict[str, Any]:
@@ -171,18 +171,10 @@ class Loop:
         started = time.monotonic()
         step, version = ledger.step + 1, ledger.version
         groups = await asyncio.to_thread(chronicle.shelf.groups, batch)
-        numbers = tuple(group.number for group in batch)
-        decided = Batch(
-            step=step,
-            version=version,
-            groups=numbers,
-            members=members_of(groups),
-            closed=tuple(Closed(group=n, end=End.TRAINED.value) for n in numbers),
-            releases=len(numbers),
-        )
-        chronicle.note(decided)
+        record = decided(groups, step=step, version=version)
+        chronicle.note(record)
         chronicle.fruitless.reset()
-        self._credits.hold(decided.releases)
+        self._credits.hold(record.releases)
         ledger.books().check(f"at step {step}")
         await chronicle.commit()
         reach(FailPoint.BATCH_DECIDED)
@@ -191,7 +183,7 @@ class Loop:
             self._memory.take, self._learner, groups, step=step, version=version
         )
         reach(FailPoint.STEP_TAKEN)
-        self._note_stepped(result)
+        self._chronicle.note(stepped(result))
         self._refusals.stepped()
         await chronicle.commit()
         reach(FailPoint.STEP_JOURNALED)
@@ -200,16 +192,6 @@ class Loop:
             "time/wait_s": waited,
             "time/train_s": time.monotonic() - started,
         }
-
-    def _note_stepped(self, result: StepResult) -> None:
-        self._chronicle.note(
-            Stepped(
-                step=result.step,
-                loss=result.loss,
-                grad_norm=result.grad_norm,
-                weights_sha256=result.weights_sha256,
-            )
-        )
 
     def _describe(
         self, step: int, version: int, groups: list[Group], result: StepResult

@@ -14,9 +14,11 @@ from typing import Any
 from consumers.trainer.batch.advantages import advantages_of
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.batch.packing import MicroBatch, pack
+from consumers.trainer.books.ends import End
 from consumers.trainer.learn.durable_folders import replace_text
 from consumers.trainer.learn.learner import Learner, StepFailed, StepResult
 from infra.roles.errors import StepFailedTwice
+from schemas.journal import Batch, Closed, Stepped
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,34 @@ def take_step(learner: Learner, groups: Sequence[Group], *, step: int, version: 
 def members_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """Rollout ids of a batch in training order."""
     return tuple(member.rollout.rollout_id for group in groups for member in group.members)
+
+
+def decided(groups: Sequence[Group], *, step: int, version: int) -> Batch:
+    """The record of a batch whose step is to be taken: it ends its groups, each frees a credit.
+
+    Args:
+        groups: In training order.
+        step: Its number.
+        version: Of the weights about to be updated.
+    """
+    return Batch(
+        step=step,
+        version=version,
+        groups=tuple(group.number for group in groups),
+        members=members_of(groups),
+        closed=tuple(Closed(group=group.number, end=End.TRAINED.value) for group in groups),
+        releases=len(groups),
+    )
+
+
+def stepped(result: StepResult) -> Stepped:
+    """The record of a step that was taken."""
+    return Stepped(
+        step=result.step,
+        loss=result.loss,
+        grad_norm=result.grad_norm,
+        weights_sha256=result.weights_sha256,
+    )
 
 
 class StepMemory:

@@ -14,19 +14,18 @@ from consumers.trainer.batch.groups import Group
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.policy import Policy
 from consumers.trainer.recovery import recover
-from consumers.trainer.stepping import members_of, take_step
-from infra.amqp.codec import encode
-from infra.amqp.message import Delivery, Lease
+from consumers.trainer.stepping import decided, stepped, take_step
+from infra.amqp.message import Delivery
 from infra.observe.waits import Waits
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalReader
 from schemas.config import RunConfig
-from schemas.headers import Headers
-from schemas.journal import Batch, Closed, Confirmed, Issued, Opened, Published, Stepped
+from schemas.journal import Confirmed, Issued, Opened, Published
 from schemas.work import Credit, Trajectory
+from tests.factories.deliveries import delivery
 from tests.factories.models import build
-from tests.factories.world import trajectory
+from tests.factories.world import headers_of, message_of, trajectory
 
 GROUP_SIZE, GROUPS_PER_STEP = 4, 4
 
@@ -67,35 +66,16 @@ async def _first(config: RunConfig) -> tuple[float, str]:
         journal.append(Issued(groups=numbers, min_version=step - 1))
         journal.append(Confirmed(groups=numbers))
         members: dict[int, list[Trajectory]] = {number: [] for number in numbers}
-        for delivery in deliveries:
-            screened = screen_trajectory(
-                delivery, run_id="r", newest_version=step - 1, vocab_size=10**6
-            )
+        for one in deliveries:
+            screened = screen_trajectory(one, run_id="r", newest_version=step - 1, vocab_size=10**6)
             assert screened.trajectory is not None
-            journal.append(screened.record, delivery.body)
+            journal.append(screened.record, one.body)
             members[screened.record.group].append(screened.trajectory)
         groups = [Group.of(number, members[number]) for number in numbers]
-        closed = tuple(Closed(group=number, end="trained") for number in numbers)
-        journal.append(
-            Batch(
-                step=step,
-                version=step - 1,
-                groups=numbers,
-                members=members_of(groups),
-                closed=closed,
-                releases=len(numbers),
-            )
-        )
+        journal.append(decided(groups, step=step, version=step - 1))
         await journal.commit()
         result = take_step(learner, groups, step=step, version=step - 1)
-        journal.append(
-            Stepped(
-                step=step,
-                loss=result.loss,
-                grad_norm=result.grad_norm,
-                weights_sha256=result.weights_sha256,
-            )
-        )
+        journal.append(stepped(result))
         journal.append(Published(version=step, step=step, fingerprint=f"f{step}"))
         await journal.commit()
     journal.close()
@@ -109,18 +89,8 @@ def _messages(step: int) -> Iterator[Delivery]:
         )
         for index in range(GROUP_SIZE):
             scored = trajectory(credit, index, version=step - 1, reward=float(index % 2))
-            headers = Headers(run_id="r", group=number, index=index, rollout_id=f"{number}.{index}")
-            envelope, body = encode(scored, app_id="", correlation_id="", headers=headers.to_amqp())
-            yield Delivery(
-                queue="trajectories",
-                envelope=envelope,
-                body=body,
-                redelivered=False,
-                delivery_count=0,
-                tag=1,
-                epoch=1,
-                lease=Lease(epoch=1),
-            )
+            message = message_of(scored, headers_of(credit, index, run_id="r"), app_id="")
+            yield delivery("trajectories", message.envelope, message.body)
 
 
 async def _again(config: RunConfig) -> tuple[float, str]:

@@ -17,7 +17,7 @@ from infra.amqp.connection import Broker
 from infra.amqp.message import Delivery, Outgoing
 from schemas.arrays import to_runs
 from schemas.control import RunState, Wanted, WeightsPublished
-from schemas.headers import Headers, Purpose
+from schemas.headers import Headers, Purpose, rollout_id_of
 from schemas.tokens import Tokens
 from schemas.work import (
     Credit,
@@ -56,14 +56,9 @@ def coin(rollout_id: str) -> float:
     return float(seed_of(rollout_id) % 2)
 
 
-def rollout_id_of(credit: Credit, index: int) -> str:
-    """`4.1`, or `eval4.1`."""
-    return f"{'eval' if credit.purpose is Purpose.EVAL else ''}{credit.group}.{index}"
-
-
 def trajectory(credit: Credit, index: int, *, version: int, reward: float) -> Trajectory:
     """A scored rollout of one turn, its tokens sampled under `version`."""
-    rollout_id = rollout_id_of(credit, index)
+    rollout_id = rollout_id_of(credit.purpose, credit.group, index)
     rng = np.random.default_rng(seed_of(rollout_id))
     num_sampled = int(rng.integers(3, 12))
     total = NUM_PROMPT + num_sampled
@@ -102,7 +97,7 @@ def trajectory(credit: Credit, index: int, *, version: int, reward: float) -> Tr
 def failure(credit: Credit, index: int, *, error: str = "ZeroDivisionError") -> Failure:
     """What comes instead of a member that cannot be scored."""
     return Failure(
-        rollout_id=rollout_id_of(credit, index),
+        rollout_id=rollout_id_of(credit.purpose, credit.group, index),
         group=credit.group,
         index=index,
         purpose=credit.purpose,
@@ -120,7 +115,7 @@ def headers_of(credit: Credit, index: int, *, run_id: str) -> Headers:
         purpose=credit.purpose,
         group=credit.group,
         index=index,
-        rollout_id=rollout_id_of(credit, index),
+        rollout_id=rollout_id_of(credit.purpose, credit.group, index),
         attempt=credit.attempt,
         min_version=credit.min_version,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from consumers.trainer.arriving.screening import screen_trajectory
 from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.books.balance import Rules
@@ -15,19 +16,16 @@ from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.learn.learner import Learner, StepFailed
 from consumers.trainer.learn.policy import Policy
 from consumers.trainer.recovery import Recovered, StoppedWhileResuming, recover
-from consumers.trainer.stepping import members_of, take_step
-from infra.amqp.codec import encode
+from consumers.trainer.stepping import decided, stepped, take_step
 from infra.observe.waits import Waits
 from infra.roles.errors import ConfigError, StepFailedTwice
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader
 from schemas.config import RunConfig
-from schemas.headers import Headers, Purpose
 from schemas.journal import (
     Arrived,
     Batch,
-    Closed,
     Confirmed,
     Issued,
     Opened,
@@ -36,8 +34,9 @@ from schemas.journal import (
     Stepped,
 )
 from schemas.work import Credit, Trajectory
+from tests.factories.deliveries import delivery
 from tests.factories.models import build
-from tests.factories.world import trajectory
+from tests.factories.world import VOCAB_SIZE, headers_of, message_of, trajectory
 
 NUM_STEPS = 3
 GROUP_SIZE = 2
@@ -85,23 +84,14 @@ def arrival(group: int, index: int, version: int) -> tuple[Arrived, bytes, Traje
         group=group, indexes=(0, 1), dataset_fingerprint="", seed=0, group_size=GROUP_SIZE
     )
     scored = trajectory(credit, index, version=version, reward=float(index))
-    headers = Headers(run_id="r", group=group, index=index, rollout_id=f"{group}.{index}")
-    envelope, body = encode(scored, app_id="", correlation_id="", headers=headers.to_amqp())
-    record = Arrived(
-        type=envelope.type,
-        message_id=envelope.message_id,
-        rollout_id=headers.rollout_id,
-        group=group,
-        index=index,
-        purpose=Purpose.TRAIN,
-        reward=scored.reward,
-        oldest_version=version,
+    message = message_of(scored, headers_of(credit, index, run_id="r"), app_id="")
+    screened = screen_trajectory(
+        delivery("trajectories", message.envelope, message.body),
+        run_id="r",
         newest_version=version,
-        num_tokens=len(scored.rollout.progress.tokens),
-        content_encoding=envelope.content_encoding,
-        headers=envelope.headers,
+        vocab_size=VOCAB_SIZE,
     )
-    return record, body, scored
+    return screened.record, message.body, scored
 
 
 @pytest.fixture(scope="module")
@@ -120,25 +110,8 @@ def written(config: RunConfig) -> RunFolder:
             journal.append(record, body)
             members.append(scored)
         groups = [Group.of(number, members)]
-        journal.append(
-            Batch(
-                step=step,
-                version=number,
-                groups=(number,),
-                members=members_of(groups),
-                closed=(Closed(group=number, end="trained"),),
-                releases=1,
-            )
-        )
-        result = take_step(learner, groups, step=step, version=number)
-        journal.append(
-            Stepped(
-                step=step,
-                loss=result.loss,
-                grad_norm=result.grad_norm,
-                weights_sha256=result.weights_sha256,
-            )
-        )
+        journal.append(decided(groups, step=step, version=number))
+        journal.append(stepped(take_step(learner, groups, step=step, version=number)))
         journal.append(Published(version=step, step=step, fingerprint=f"f{step}"))
     journal.close()
     return folder
@@ -151,15 +124,38 @@ async def resume(config: RunConfig, *, skip_step: int | None = None) -> tuple[Re
     return await recover(ctx, learner, reader, Shelf(reader), skip_step=skip_step), learner
 
 
+def moved(config: RunConfig, folder: Path) -> RunConfig:
+    """The same run in another folder."""
+    return config.model_copy(update={"run": config.run.model_copy(update={"dir": str(folder)})})
+
+
 def cut_copy(config: RunConfig, written: RunFolder, tmp_path: Path, length: int) -> RunConfig:
     """The run as it lay on disk when the journal had `length` bytes."""
-    copy = config.model_copy(
-        update={"run": config.run.model_copy(update={"dir": str(tmp_path / str(length))})}
-    )
+    copy = moved(config, tmp_path / str(length))
     folder = RunFolder.of(copy)
     folder.journal.mkdir(parents=True)
     (segment,) = written.journal.iterdir()
     (folder.journal / segment.name).write_bytes(segment.read_bytes()[:length])
+    return copy
+
+
+def altered_copy(
+    config: RunConfig,
+    written: RunFolder,
+    tmp_path: Path,
+    kind: type[Batch | Stepped],
+    **changes: Any,
+) -> RunConfig:
+    """The whole run, but for one record of step 2."""
+    copy = moved(config, tmp_path)
+    entries = list(JournalReader(written.journal).records())
+    journal = Journal(RunFolder.of(copy).journal, entries[0].record)
+    for entry in entries[1:]:
+        record = entry.record
+        if isinstance(record, kind) and record.step == 2:
+            record = record.model_copy(update=changes)
+        journal.append(record, entry.body)
+    journal.close()
     return copy
 
 
@@ -201,17 +197,7 @@ async def test_other_weights_are_said(
     config: RunConfig, written: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A journal whose hash was of another machine: the run goes on, with a warning."""
-    copy = cut_copy(config, written, tmp_path, 10**9)
-    folder = RunFolder.of(copy)
-    entries = list(JournalReader(folder.journal).records())
-    shutil.rmtree(folder.journal)
-    journal = Journal(folder.journal, entries[0].record)
-    for entry in entries[1:]:
-        record = entry.record
-        if isinstance(record, Stepped) and record.step == 2:
-            record = record.model_copy(update={"weights_sha256": "0" * 64})
-        journal.append(record, entry.body)
-    journal.close()
+    copy = altered_copy(config, written, tmp_path, Stepped, weights_sha256="0" * 64)
     recovered, _ = await resume(copy)
     assert recovered.ledger.step == NUM_STEPS
     assert "step 2 taken again gives OTHER weights" in caplog.text
@@ -221,17 +207,7 @@ async def test_other_weights_are_said(
 async def test_a_batch_without_its_members_is_refused(
     config: RunConfig, written: RunFolder, tmp_path: Path
 ) -> None:
-    copy = cut_copy(config, written, tmp_path, 10**9)
-    folder = RunFolder.of(copy)
-    entries = list(JournalReader(folder.journal).records())
-    shutil.rmtree(folder.journal)
-    journal = Journal(folder.journal, entries[0].record)
-    for entry in entries[1:]:
-        record = entry.record
-        if isinstance(record, Batch) and record.step == 2:
-            record = record.model_copy(update={"members": ("1.0", "1.7")})
-        journal.append(record, entry.body)
-    journal.close()
+    copy = altered_copy(config, written, tmp_path, Batch, members=("1.0", "1.7"))
     with pytest.raises(JournalCorrupt, match=r"(?s)step 2 was trained on 2 rollouts.*on_failure"):
         await resume(copy)
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from infra.amqp.codec import encode
-from infra.amqp.message import Delivery, Envelope, Lease
+from infra.amqp.message import Delivery
 from infra.storm.judge.letters import explain
 from schemas.storm import Fault, FaultKind
 from schemas.work import Credit, Failure, FailureKind, OriginalMessage
+from tests.factories.deliveries import delivery
 from tests.unit.infra.storm.judged_runs import RUN_ID, healthy
 
 HEADERS = {"run_id": RUN_ID, "group": 3, "rollout_id": "3.1", "index": 1}
@@ -49,20 +50,7 @@ def letter(message_id: str = "m.dead", run_id: str = RUN_ID, **fields) -> Delive
         headers=HEADERS | {"run_id": run_id},
         message_id=message_id,
     )
-    return delivery(envelope, body)
-
-
-def delivery(envelope: Envelope, body: bytes) -> Delivery:
-    return Delivery(
-        queue="dead_letters",
-        envelope=envelope,
-        body=body,
-        redelivered=False,
-        delivery_count=0,
-        tag=1,
-        epoch=0,
-        lease=Lease(epoch=0),
-    )
+    return delivery("dead_letters", envelope, body)
 
 
 def fault(kind: FaultKind, target: str) -> Fault:

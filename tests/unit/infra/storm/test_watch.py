@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from infra.amqp.codec import encode
-from infra.amqp.message import Delivery, Lease
 from infra.runs.folder import RunFolder
 from infra.storm.watch import Seen, StepReader, Watch
 from schemas.control import Heartbeat
+from tests.factories.deliveries import delivery
 
 
 class Beats:
@@ -121,16 +121,7 @@ async def test_what_a_heartbeat_says_is_seen(tmp_path: Path) -> None:
     envelope, body = encode(beat, app_id="x", correlation_id="x", headers={})
 
     async def events() -> AsyncIterator[Any]:
-        yield Delivery(
-            queue="",
-            envelope=envelope,
-            body=body,
-            redelivered=False,
-            delivery_count=0,
-            tag=0,
-            epoch=0,
-            lease=Lease(epoch=0),
-        )
+        yield delivery("", envelope, body)
 
     broker: Any = SimpleNamespace(events=events)
     watch = Watch(broker, RunFolder(tmp_path))
