@@ -8,15 +8,13 @@ import pytest
 
 from infra.amqp.codec import decode, encode
 from infra.amqp.message import Outgoing
-from infra.observe.waits import Waits
-from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
 from infra.runs.dataset_fingerprint import dataset_fingerprint
-from infra.runs.folder import RunFolder
 from producers.prompts import produce
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
 from schemas.work import Credit, Failure, RolloutTask
+from tests.factories.contexts import role_context
 
 pytestmark = pytest.mark.broker
 
@@ -44,16 +42,7 @@ def config(tmp_path, run_name):
 
 @asynccontextmanager
 async def producing(broker, config, name="producer-1"):
-    context = RoleContext(
-        role="producer",
-        worker=name,
-        config=config,
-        folder=RunFolder.of(config),
-        broker=broker,
-        waits=Waits(),
-        stop=asyncio.Event(),
-    )
-    context.set_run_id(RUN)
+    context = role_context(config, broker, role="producer", worker=name, run_id=RUN)
     task = asyncio.create_task(produce(context))
     try:
         yield context, task

@@ -10,13 +10,12 @@ from consumers.reward.worker import score_rollouts
 from infra.amqp.codec import decode, encode
 from infra.amqp.message import Outgoing
 from infra.observe.waits import Waits
-from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
-from infra.runs.folder import RunFolder
 from schemas.config import RewardFunction, RunConfig
 from schemas.control import RunState, Wanted
 from schemas.headers import Headers, Purpose
 from schemas.work import Failure, FailureKind, Trajectory
+from tests.factories.contexts import role_context
 from tests.unit.reward.reward_rollouts import rollout
 
 pytestmark = pytest.mark.broker
@@ -49,23 +48,9 @@ def with_reward(config, *, use=None, **changes):
     return config.model_copy(update={"reward": config.reward.model_copy(update=changes)})
 
 
-def context_of(broker, config):
-    context = RoleContext(
-        role="reward",
-        worker="reward-1",
-        config=config,
-        folder=RunFolder.of(config),
-        broker=broker,
-        waits=Waits(),
-        stop=asyncio.Event(),
-    )
-    context.set_run_id(RUN)
-    return context
-
-
 @asynccontextmanager
 async def scoring(broker, config):
-    context = context_of(broker, config)
+    context = role_context(config, broker, role="reward", run_id=RUN)
     task = asyncio.create_task(score_rollouts(context))
     try:
         yield context, task
@@ -209,8 +194,9 @@ async def test_reward_that_kills_every_group(connect, config):
 async def test_what_the_role_waits_for_has_a_name_and_a_deadline(connect, config):
     deadlines = config.deadlines.model_copy(update={"stall": 1.0})
     broker = await connect()
-    context = context_of(broker, config.model_copy(update={"deadlines": deadlines}))
-    context.waits = Waits(warn_after_s=0.2, on_deadline="stop")
+    config = config.model_copy(update={"deadlines": deadlines})
+    waits = Waits(warn_after_s=0.2, on_deadline="stop")
+    context = role_context(config, broker, role="reward", waits=waits, run_id=RUN)
     with pytest.raises(ExceptionGroup) as ended:
         async with asyncio.timeout(30):
             await score_rollouts(context)
@@ -222,8 +208,9 @@ async def test_what_the_role_waits_for_has_a_name_and_a_deadline(connect, config
 async def test_a_paused_run_is_no_stall(connect, config):
     deadlines = config.deadlines.model_copy(update={"stall": 0.2})
     broker = await connect()
-    context = context_of(broker, config.model_copy(update={"deadlines": deadlines}))
-    context.waits = Waits(warn_after_s=0.1, on_deadline="stop")
+    config = config.model_copy(update={"deadlines": deadlines})
+    waits = Waits(warn_after_s=0.1, on_deadline="stop")
+    context = role_context(config, broker, role="reward", waits=waits, run_id=RUN)
     context.hear_run_state(RunState(run_id=RUN, number=1, wanted=Wanted.PAUSED))
     task = asyncio.create_task(score_rollouts(context))
     await broker.publish(rollout_message(rollout(1.0)))

@@ -16,8 +16,6 @@ from infra.amqp.codec import decode, encode
 from infra.amqp.connection import Broker
 from infra.amqp.message import Outgoing
 from infra.amqp.topology import WORK_KEYS
-from infra.observe.waits import Waits
-from infra.roles.context import RoleContext
 from infra.roles.control import listen
 from infra.runs.folder import RunFolder
 from infra.weights.store import WeightStore
@@ -25,6 +23,7 @@ from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.headers import Headers
 from schemas.work import Failure, Rollout, Snapshot
+from tests.factories.contexts import role_context
 from tests.unit.rollout.worker_fakes import (
     EOS,
     PROMPT,
@@ -51,16 +50,7 @@ class Hand:
         self.limits = Limits(
             **{"slots": 4, "idle_max_s": 0.05, "sweep_s": 0.02, "grace_s": 10.0, **limits}
         )
-        self.context = RoleContext(
-            role="rollout",
-            worker=name,
-            config=config,
-            folder=RunFolder.of(config),
-            broker=broker,
-            waits=Waits(),
-            stop=asyncio.Event(),
-        )
-        self.context.set_run_id(RUN_ID)
+        self.context = role_context(config, broker, worker=name, run_id=RUN_ID)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

@@ -14,8 +14,6 @@ from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.tool import Tool
 from infra.amqp.topology import WORK_KEYS
-from infra.observe.waits import Waits
-from infra.roles.context import RoleContext
 from infra.runs.folder import RunFolder
 from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.chat import ChatMessage, FunctionCall, Speaker
@@ -23,6 +21,7 @@ from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.headers import Purpose
 from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling, Snapshot, Trajectory
+from tests.factories.contexts import role_context
 from tests.unit.rollout.fake_broker import FakeBroker
 
 RUN_ID = "run-1"
@@ -228,16 +227,9 @@ class Bench:
         self.preparing: list[int] = []
         self.prepare_gate: Any = None
         self.config = config(tmp_path, slots=slots, **rollout)
-        self.context = RoleContext(
-            role="rollout",
-            worker="w",
-            config=self.config,
-            folder=RunFolder(tmp_path),
-            broker=self.broker,  # type: ignore[arg-type]
-            waits=Waits(),
-            stop=asyncio.Event(),
+        self.context = role_context(
+            self.config, self.broker, worker="w", folder=RunFolder(tmp_path), run_id=RUN_ID
         )
-        self.context.set_run_id(RUN_ID)
         self.limits = Limits(
             **{
                 "slots": slots,

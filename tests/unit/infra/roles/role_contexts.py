@@ -1,6 +1,5 @@
 """A role's context without a broker, its waits quick and strict."""
 
-import asyncio
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,6 +7,7 @@ from infra.observe.waits import Waits
 from infra.roles.context import RoleContext
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
+from tests.factories.contexts import role_context
 
 
 def make_context(
@@ -29,12 +29,5 @@ def make_context(
             "deadlines": {"warn_after": 0.01, "stall": stall_s, "on_deadline": on_deadline},
         }
     )
-    return RoleContext(
-        role=role,
-        worker=f"{role}-1",
-        config=config,
-        folder=RunFolder(folder),
-        broker=broker,
-        waits=Waits(warn_after_s=0.01, on_deadline=on_deadline),
-        stop=asyncio.Event(),
-    )
+    waits = Waits(warn_after_s=0.01, on_deadline=on_deadline)
+    return role_context(config, broker, role=role, folder=RunFolder(folder), waits=waits)

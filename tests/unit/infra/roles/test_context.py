@@ -2,11 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from infra.observe.waits import Waits
 from infra.roles import context as contexts
 from infra.roles.context import RoleContext
 from infra.roles.heartbeats import heartbeat_of
@@ -14,6 +13,7 @@ from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 from schemas.control import Command, RunState, Wanted, WeightsPublished
 from schemas.headers import Headers
+from tests.factories.contexts import role_context
 
 
 def config(**weights: str) -> RunConfig:
@@ -30,15 +30,7 @@ def config(**weights: str) -> RunConfig:
 
 
 def make(tmp_path: Path, role: str = "rollout", **weights: str) -> RoleContext:
-    return RoleContext(
-        role=role,
-        worker=f"{role}-1",
-        config=config(**weights),
-        folder=RunFolder(tmp_path),
-        broker=cast("Any", None),
-        waits=Waits(),
-        stop=asyncio.Event(),
-    )
+    return role_context(config(**weights), role=role, folder=RunFolder(tmp_path))
 
 
 def state(number: int, *, run_id: str = "a", incarnation: int = 1, **fields: Any) -> RunState:

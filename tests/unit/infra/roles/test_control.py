@@ -2,17 +2,15 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from infra.observe.waits import Waits
 from infra.roles import control
-from infra.roles.context import RoleContext
 from infra.roles.control import watch_silence
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 from schemas.control import RunState, WeightsPublished
+from tests.factories.contexts import role_context
 
 CONFIG = {
     "run": {"name": "t", "steps": 1},
@@ -47,17 +45,9 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
     monkeypatch.setattr(control, "SILENCE_S", 0.02)
     monkeypatch.setattr(control, "_CATCH_UP_S", 0.0)
     monkeypatch.setattr(control, "newest_manifest", newest)
-    broker: Any = Rebuilt()
-    context = RoleContext(
-        role="rollout",
-        worker="rollout-1",
-        config=RunConfig.model_validate(CONFIG),
-        folder=RunFolder(tmp_path),
-        broker=broker,
-        waits=Waits(),
-        stop=asyncio.Event(),
-    )
-    context.set_run_id("a")
+    broker = Rebuilt()
+    config = RunConfig.model_validate(CONFIG)
+    context = role_context(config, broker, folder=RunFolder(tmp_path), run_id="a")
     heard: asyncio.Queue[WeightsPublished] = asyncio.Queue()
     context.on_weights(heard.put_nowait)
     watcher = asyncio.create_task(watch_silence(context))
