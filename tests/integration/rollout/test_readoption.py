@@ -21,23 +21,25 @@ async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
         yield made
 
 
-async def behind(
-    yard: Yard, proxy: Proxy, connect: Connect, broker_url: str, **limits: object
+async def sampling(
+    yard: Yard, proxy: Proxy, connect: Connect, broker_url: str, *, number: int, **limits: object
 ) -> Hand:
-    """A worker behind the proxy."""
+    """A worker behind the proxy, whose rollouts pause after three tokens."""
     url = broker_url.replace(f":{parse_url(broker_url).port}", f":{proxy.port}")
-    return yard.hand(await connect(app_id="rollout/cut", url=url, heartbeat_s=5), "cut", **limits)
+    broker = await connect(app_id="rollout/cut", url=url, heartbeat_s=5)
+    hand = yard.hand(broker, "cut", **limits)
+    hand.engine.hold_at = 3
+    for group in range(number):
+        await yard.put("prompts", task(group))
+    await hand.start()
+    await yard.until(lambda: all(hand.at(f"{group}.0", 3) for group in range(number)), "sampling")
+    return hand
 
 
 async def test_a_cut_connection_costs_no_second_generation(
     yard: Yard, proxy: Proxy, connect: Connect, broker_url: str
 ) -> None:
-    hand = await behind(yard, proxy, connect, broker_url)
-    hand.engine.hold_at = 3
-    for group in range(3):
-        await yard.put("prompts", task(group))
-    await hand.start()
-    await yard.until(lambda: all(hand.at(f"{group}.0", 3) for group in range(3)), "sampling")
+    hand = await sampling(yard, proxy, connect, broker_url, number=3)
     for number in (1, 2):
         proxy.cut()
         await yard.until(
@@ -56,12 +58,7 @@ async def test_a_cut_connection_costs_no_second_generation(
 async def test_what_ended_while_the_broker_was_away_is_sent_when_its_message_comes_again(
     yard: Yard, proxy: Proxy, connect: Connect, broker_url: str
 ) -> None:
-    hand = await behind(yard, proxy, connect, broker_url)
-    hand.engine.hold_at = 3
-    for group in range(2):
-        await yard.put("prompts", task(group))
-    await hand.start()
-    await yard.until(lambda: all(hand.at(f"{group}.0", 3) for group in range(2)), "sampling")
+    hand = await sampling(yard, proxy, connect, broker_url, number=2)
     proxy.accepting = False
     proxy.cut()
     await yard.until(lambda: not hand.broker.connected, "the cut to be noticed")
@@ -81,11 +78,7 @@ async def test_what_ended_while_the_broker_was_away_is_sent_when_its_message_com
 async def test_what_another_worker_took_meanwhile_comes_out_once(
     yard: Yard, proxy: Proxy, connect: Connect, broker_url: str
 ) -> None:
-    hand = await behind(yard, proxy, connect, broker_url, readopt_s=0.5)
-    hand.engine.hold_at = 3
-    await yard.put("prompts", task(0))
-    await hand.start()
-    await yard.until(lambda: hand.at("0.0", 3), "sampling")
+    hand = await sampling(yard, proxy, connect, broker_url, number=1, readopt_s=0.5)
     proxy.accepting = False
     proxy.cut()
     other = yard.hand(await connect(app_id="rollout/other"), "other")
@@ -104,11 +97,7 @@ async def test_what_another_worker_took_meanwhile_comes_out_once(
 async def test_a_snapshot_whose_confirm_was_cut_off_is_continued_once(
     yard: Yard, proxy: Proxy, connect: Connect, broker_url: str
 ) -> None:
-    hand = await behind(yard, proxy, connect, broker_url, confirm_patience_s=0.2)
-    hand.engine.hold_at = 3
-    await yard.put("prompts", task(0))
-    await hand.start()
-    await yard.until(lambda: hand.at("0.0", 3), "sampling")
+    hand = await sampling(yard, proxy, connect, broker_url, number=1, confirm_patience_s=0.2)
     proxy.black_hole()
     await yard.publish_weights(1, broadcast=False)
     hand.floor.sync.hear_number(1)

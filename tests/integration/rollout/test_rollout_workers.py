@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.amqp.local_broker import LocalBroker
+from schemas.work import Rollout
 from tests.broker_fixtures import Connect
 from tests.integration.rollout.rollout_world import World
 
@@ -29,20 +30,25 @@ def check_content(world: World) -> None:
         assert not world.wrong_tokens(rollout), (rollout.rollout_id, world.logs())
 
 
-async def test_what_a_worker_hands_over_another_finishes(world: World) -> None:
-    await world.put_tasks(24)
-    await world.start("a")
-    await world.collect(lambda: len(world.rollouts) >= 2)
-    assert await world.stop("a") == 0, world.logs()
+async def finished_by_b(world: World) -> list[Rollout]:
+    """What a worker left behind in the middle, each moved once and come out once."""
     snapshots, _ = await world.broker.depth("cancel_queue")
-    assert snapshots > 0, "it was cut in the middle of rollouts"
+    assert snapshots > 0, "what it had sampled went with the snapshots"
     await world.start("b")
     await world.collect(lambda: not world.missing())
     check_content(world)
     assert not world.repeated()
     moved = [one for one in world.rollouts if one.progress.interruptions]
     assert len(moved) == snapshots
-    for rollout in moved:
+    return moved
+
+
+async def test_what_a_worker_hands_over_another_finishes(world: World) -> None:
+    await world.put_tasks(24)
+    await world.start("a")
+    await world.collect(lambda: len(world.rollouts) >= 2)
+    assert await world.stop("a") == 0, world.logs()
+    for rollout in await finished_by_b(world):
         (cut,) = rollout.progress.interruptions
         assert (cut.reason, cut.worker, rollout.worker) == ("leave", "a", "b")
         assert rollout.progress.num_resumed_elsewhere == 1
@@ -68,14 +74,7 @@ async def test_a_worker_whose_engine_hangs_hands_over_and_leaves(world: World) -
     code = await asyncio.wait_for(world.workers.pop("a").wait(), 120)
     assert code == 1, world.logs()
     assert "the engine hangs" in world.logs()
-    snapshots, _ = await world.broker.depth("cancel_queue")
-    assert snapshots > 0, "what it had sampled went with the snapshots"
-    await world.start("b")
-    await world.collect(lambda: not world.missing())
-    check_content(world)
-    assert not world.repeated()
-    moved = [one for one in world.rollouts if one.progress.interruptions]
-    assert len(moved) == snapshots
+    moved = await finished_by_b(world)
     assert {one.progress.interruptions[0].reason for one in moved} <= {"leave", "stall"}
     assert await world.stop("b") == 0, world.logs()
 

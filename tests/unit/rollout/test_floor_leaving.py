@@ -39,18 +39,26 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     return start
 
 
-def bench_of(tmp_path: Path, **options: Any) -> Bench:
-    return Bench(tmp_path, **options)
-
-
 async def running(bench: Bench, number: int) -> None:
     await bench.until(lambda: len(bench.engine.running) == number, "running")
+
+
+async def sampling(
+    tmp_path: Path, serve: Any, *, returns: int = 0, **options: Any
+) -> "tuple[Bench, asyncio.Task[None]]":
+    """A role with one rollout, which pauses after three tokens; and its body."""
+    bench = Bench(tmp_path, **options)
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0), returns=returns, returns_total=returns)
+    body = serve(bench)
+    await running(bench, 1)
+    return bench, body
 
 
 async def test_told_to_stop_it_hands_over_snapshots_and_what_it_had_not_started(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path, slots=3)
+    bench = Bench(tmp_path, slots=3)
     bench.engine.hold_at = 3
     for group in range(2):
         bench.broker.put("prompts", task(group), returns=1, returns_total=1)
@@ -77,7 +85,7 @@ async def test_told_to_stop_it_hands_over_snapshots_and_what_it_had_not_started(
 async def test_leaving_before_the_first_token_counts_as_a_return(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path)
+    bench = Bench(tmp_path)
     bench.engine.hold_at = 0
     bench.broker.put("prompts", task(0))
     body = serve(bench)
@@ -89,7 +97,7 @@ async def test_leaving_before_the_first_token_counts_as_a_return(
 
 
 async def test_what_left_goes_on_elsewhere_token_for_token(tmp_path: Path, serve: Any) -> None:
-    bench = bench_of(tmp_path)
+    bench = Bench(tmp_path)
     bench.engine.hold_at = 5
     bench.broker.put("prompts", task(0))
     body = serve(bench)
@@ -107,11 +115,7 @@ async def test_what_left_goes_on_elsewhere_token_for_token(tmp_path: Path, serve
 async def test_without_confirms_it_leaves_after_the_grace_with_its_own_code(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve)
     bench.broker.confirming.clear()
     bench.context.stop.set()
     with pytest.raises(LeftWithoutHandover) as left:
@@ -121,11 +125,7 @@ async def test_without_confirms_it_leaves_after_the_grace_with_its_own_code(
 
 
 async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, serve: Any) -> None:
-    bench = bench_of(tmp_path)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve)
     bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.broker.queues["prompts"].clear()
@@ -137,11 +137,7 @@ async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, 
 async def test_with_the_broker_back_within_the_grace_it_leaves_clean(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path, limits={"grace_s": 30.0})
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 30.0})
     bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.context.stop.set()
@@ -153,11 +149,7 @@ async def test_with_the_broker_back_within_the_grace_it_leaves_clean(
 
 
 async def test_at_the_end_of_the_run_it_leaves_at_once(tmp_path: Path, serve: Any) -> None:
-    bench = bench_of(tmp_path)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve)
     bench.broker.confirming.clear()
     bench.context.hear_run_state(
         RunState(run_id=RUN_ID, number=1, version=0, wanted=Wanted.STOPPED)
@@ -167,7 +159,7 @@ async def test_at_the_end_of_the_run_it_leaves_at_once(tmp_path: Path, serve: An
 
 
 async def test_stopped_while_it_waits_for_the_first_weights(tmp_path: Path, serve: Any) -> None:
-    bench = bench_of(tmp_path)
+    bench = Bench(tmp_path)
     bench.store = None
     body = serve(bench)
     await bench.until(lambda: "first weights" in bench.context.waits.current()[0])
@@ -178,7 +170,7 @@ async def test_stopped_while_it_waits_for_the_first_weights(tmp_path: Path, serv
 async def test_it_starts_with_the_newest_version_once_there_is_one(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path)
+    bench = Bench(tmp_path)
     bench.store = None
     bench.broker.put("prompts", task(0))
     body = serve(bench)
@@ -196,11 +188,7 @@ async def test_it_starts_with_the_newest_version_once_there_is_one(
 async def test_a_dead_engine_ends_the_worker_and_its_rollouts_go_back_counted(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench = bench_of(tmp_path)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0), returns=1, returns_total=1)
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve, returns=1)
     await asyncio.sleep(0.01)
     bench.engine.die(EngineFailed("out of memory"))
     with pytest.raises(EngineFailed, match="out of memory"):
@@ -213,11 +201,7 @@ async def test_a_dead_engine_ends_the_worker_and_its_rollouts_go_back_counted(
 
 
 async def test_draining_hands_over_and_goes_on_when_told(tmp_path: Path, serve: Any) -> None:
-    bench = bench_of(tmp_path)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve)
     await asyncio.sleep(0.01)
     state = RunState(run_id=RUN_ID, number=1, version=0, wanted=Wanted.DRAINING)
     bench.context.hear_run_state(state)
@@ -283,7 +267,7 @@ async def test_an_engine_that_hangs_ends_the_worker_and_what_it_sampled_goes_bac
     tmp_path: Path, serve: Any
 ) -> None:
     limits = {"stall_timeout_s": 0.2, "sweep_s": 0.02, "grace_s": 30.0}
-    bench = bench_of(tmp_path, slots=3, limits=limits)
+    bench = Bench(tmp_path, slots=3, limits=limits)
     bench.engine.hold_at = 3
     bench.engine.deaf = True
     for group in range(3):
@@ -301,11 +285,7 @@ async def test_an_engine_that_hangs_when_new_weights_come_ends_the_worker(
     tmp_path: Path, serve: Any
 ) -> None:
     limits = {"stall_timeout_s": 0.2, "sweep_s": 1000.0, "grace_s": 30.0}
-    bench = bench_of(tmp_path, limits=limits)
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
+    bench, body = await sampling(tmp_path, serve, limits=limits)
     await asyncio.sleep(0.01)
     bench.engine.deaf = True
     bench.context.hear_weights(manifest(1))
@@ -319,7 +299,7 @@ async def test_an_engine_that_hangs_when_new_weights_come_ends_the_worker(
 async def test_an_engine_that_dies_in_a_swap_while_the_worker_leaves_is_no_secret(
     tmp_path: Path, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = bench_of(tmp_path, limits={"grace_s": 30.0})
+    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 30.0})
     loading, go_on = asyncio.Event(), asyncio.Event()
 
     async def die(_weights: object) -> None:
@@ -327,10 +307,6 @@ async def test_an_engine_that_dies_in_a_swap_while_the_worker_leaves_is_no_secre
         await go_on.wait()
         raise EngineFailed("out of memory in the swap")
 
-    bench.engine.hold_at = 3
-    bench.broker.put("prompts", task(0))
-    body = serve(bench)
-    await running(bench, 1)
     await asyncio.sleep(0.01)
     bench.engine.load_weights = die  # type: ignore[method-assign]
     bench.broker.blocked = True
