@@ -6,10 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from consumers.rollout.engines.base import GenerateRequest
-from infra.weights.reader import prepare, starting
-from infra.weights.store import WeightStore
-from tests.contract.harness import FIRST_PROMPT, Served, make_engine, run
+from tests.contract.harness import Served, started, two_versions
 from tests.contract.processes import children
 from tests.factories import models
 
@@ -30,24 +27,9 @@ async def session_engine(request, tmp_path_factory) -> AsyncIterator[Served]:
     references = [
         models.build(root / f"model{seed}", tied=kind == "tied", seed=seed) for seed in (0, 1)
     ]
-    store = WeightStore(root / "store")
-    published = store.publish(
-        references[1].state_dict(),
-        version=1,
-        run_id="contract",
-        incarnation=1,
-        step=1,
-        dtype="float32",
-    )
-    weights = [
-        starting(root / "model0", "float32"),
-        prepare(store.folder, published, root / "model0"),
-    ]
+    weights = two_versions(root, references[1])
     before = children()
-    engine = make_engine(name, root / "model0")
-    await engine.start(weights[0])
-    asked = GenerateRequest(request_id="first", token_ids=FIRST_PROMPT, max_tokens=3, temperature=0)
-    first = await run(engine, asked)
+    engine, first = await started(name, root / "model0", weights[0])
     yield Served(name, engine, weights, references, first)
     await engine.close()
     assert children() == before, "closing leaves no process"

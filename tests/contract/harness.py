@@ -8,6 +8,8 @@ import torch
 
 from consumers.rollout.engines.base import Engine, Finish, GenerateRequest, TokenChunk
 from infra.weights.prepared import PreparedWeights
+from infra.weights.reader import prepare, starting
+from infra.weights.store import WeightStore
 from tests.factories import models
 
 SLOTS = 8
@@ -88,6 +90,24 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(1000 * length + seed)
     drawn = torch.randint(4, models.VOCAB_SIZE, (length,), generator=generator)
     return tuple(drawn.tolist())
+
+
+def two_versions(root: Path, newer: Any) -> list[PreparedWeights]:
+    """Those of the model folder `model0`, and a published version 1 of the weights of `newer`."""
+    store = WeightStore(root / "store")
+    published = store.publish(
+        newer.state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype="float32"
+    )
+    folder = root / "model0"
+    return [starting(folder, "float32"), prepare(store.folder, published, folder)]
+
+
+async def started(name: str, folder: Path, weights: PreparedWeights) -> tuple[Engine, Turn]:
+    """An engine that serves them, and the first turn that it sampled."""
+    engine = make_engine(name, folder)
+    await engine.start(weights)
+    asked = GenerateRequest(request_id="first", token_ids=FIRST_PROMPT, max_tokens=3, temperature=0)
+    return engine, await run(engine, asked)
 
 
 def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int = SLOTS) -> Engine:

@@ -6,11 +6,8 @@ from types import SimpleNamespace
 import pytest_asyncio
 import torch
 
-from consumers.rollout.engines.base import GenerateRequest
 from consumers.rollout.engines.simulated_profile import Course, Profile
-from infra.weights.reader import prepare, starting
-from infra.weights.store import WeightStore
-from tests.contract.harness import FIRST_PROMPT, SIMULATED_PROFILE, Served, make_engine, run
+from tests.contract.harness import SIMULATED_PROFILE, Served, started, two_versions
 from tests.factories import models
 
 
@@ -38,18 +35,8 @@ class Oracle:
 async def session_engine(tmp_path_factory) -> AsyncIterator[Served]:
     root = tmp_path_factory.mktemp("simulated")
     built = [models.build(root / f"model{seed}", tied=False, seed=seed) for seed in (0, 1)]
-    store = WeightStore(root / "store")
-    published = store.publish(
-        built[1].state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype="float32"
-    )
-    weights = [
-        starting(root / "model0", "float32"),
-        prepare(store.folder, published, root / "model0"),
-    ]
-    engine = make_engine("simulated", root / "model0")
-    await engine.start(weights[0])
-    asked = GenerateRequest(request_id="first", token_ids=FIRST_PROMPT, max_tokens=3, temperature=0)
-    first = await run(engine, asked)
+    weights = two_versions(root, built[1])
+    engine, first = await started("simulated", root / "model0", weights[0])
     references = [Oracle(model, version) for version, model in enumerate(built)]
     yield Served("simulated", engine, weights, references, first)
     await engine.close()
