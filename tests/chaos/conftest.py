@@ -14,7 +14,6 @@ from schemas.config import RunConfig
 from tests.chaos.feeder import Feeder
 from tests.chaos.nursery import Kill, Life, Nursery
 from tests.chaos.outcome import Final, Told
-from tests.factories.models import build
 from tests.factories.recorded import RecordedStream
 from tests.factories.world import working
 
@@ -22,14 +21,6 @@ STREAM = RecordedStream(num_steps=6)
 EVAL_PROMPTS = 3
 _BREATH_S = 0.1
 """The broker needs a moment to free what a killed trainer held."""
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers of random weights."""
-    folder = tmp_path_factory.mktemp("model")
-    build(folder, tied=False, seed=0)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,61 +1,13 @@
-"""One good message for each queue, made of real models."""
+"""One good message for each queue, to be harmed."""
 
 from typing import Any
 
 from infra.amqp.codec import encode
-from schemas.base import Message
 from schemas.headers import Headers, Purpose
-from schemas.work import AgentPhase, Credit, Failure, FailureKind, Snapshot
 from tests.chaos.hostile_message import Hostile
-from tests.factories.rollouts import make_task
-from tests.factories.world import trajectory
+from tests.factories.messages import model_for
 
 RUN_ID = "run-of-this-test"
-GROUP_SIZE = 4
-
-
-def model_for(queue: str, group: int = 3, index: int = 1) -> Message:
-    """What belongs on a queue."""
-    evaluating = queue in ("eval_prompts", "evaluations")
-    purpose = Purpose.EVAL if evaluating else Purpose.TRAIN
-    name = f"eval{group}.{index}" if evaluating else f"{group}.{index}"
-    credit = Credit(
-        group=group,
-        indexes=tuple(range(GROUP_SIZE)),
-        purpose=purpose,
-        dataset_fingerprint="f" * 64,
-        seed=0,
-        group_size=GROUP_SIZE,
-    )
-    scored = trajectory(credit, index, version=0, reward=1.0)
-    task = make_task(name, purpose=purpose)
-    snapshot = Snapshot(
-        task=task,
-        phase=AgentPhase.GENERATING,
-        worker="one",
-        turn_start=scored.rollout.progress.num_prompt_tokens,
-        num_turns=0,
-        progress=scored.rollout.progress,
-    )
-    failure = Failure(
-        rollout_id=name,
-        group=group,
-        index=index,
-        stage="reward",
-        kind=FailureKind.DATA,
-        error="no score",
-    )
-    models: dict[str, Message] = {
-        "credits": credit,
-        "prompts": task,
-        "eval_prompts": task,
-        "cancel_queue": snapshot,
-        "rollouts": scored.rollout,
-        "trajectories": scored,
-        "evaluations": scored,
-        "failures": failure,
-    }
-    return models[queue]
 
 
 def real_message(queue: str, *, run_id: str = RUN_ID, **ids: Any) -> Hostile:

@@ -35,7 +35,8 @@ from schemas.work import Credit, Failure, FailureKind, Rollout, RolloutTask, Sna
 from tests.chaos.harmed_json import nested
 from tests.chaos.hostile_message import Hostile
 from tests.chaos.mutations import NOT_A_NUMBER, mutations_for
-from tests.chaos.real_messages import GROUP_SIZE, RUN_ID, model_for, real_message
+from tests.chaos.real_messages import RUN_ID, real_message
+from tests.factories.messages import GROUP_SIZE, model_for
 from tests.factories.world import VOCAB_SIZE
 
 WORK = (

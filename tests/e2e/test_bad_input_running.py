@@ -20,12 +20,11 @@ from schemas.base import Message
 from schemas.config import DataSource
 from schemas.headers import Headers
 from schemas.journal import Arrived
-from schemas.work import AgentPhase, Credit, Failure, Snapshot, Trajectory
+from schemas.work import Failure, Trajectory
 from tests.broker_fixtures import Connect
 from tests.e2e.plugs import ALL_RAISE, GIVES_NAN, HANGS, RAISES
 from tests.e2e.runs import RunRecord, eventually, finish, rows, start, write_recipe
-from tests.factories.rollouts import make_task
-from tests.factories.world import trajectory
+from tests.factories.messages import model_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
@@ -76,26 +75,6 @@ def garbage(queue: str) -> Outgoing:
     return Outgoing(exchange="", routing_key=queue, envelope=envelope, body=b"\x00\xff garbage")
 
 
-def a_message(queue: str, group: int, index: int) -> Message:
-    """One of the type that belongs on the queue."""
-    credit = Credit(group=group, indexes=(index,), dataset_fingerprint="", seed=0, group_size=4)
-    scored = trajectory(credit, index, version=0, reward=1.0)
-    if queue == "trajectories":
-        return scored
-    task = make_task(f"{group}.{index}")
-    if queue == "prompts":
-        return task
-    progress = scored.rollout.progress
-    return Snapshot(
-        task=task,
-        phase=AgentPhase.GENERATING,
-        worker="test",
-        turn_start=progress.num_prompt_tokens,
-        num_turns=0,
-        progress=progress,
-    )
-
-
 def what_nobody_should_send(run_id: str) -> list[Outgoing]:
     """For each queue: garbage, another run's, a truncated one, one with a flipped bit.
 
@@ -112,7 +91,7 @@ def what_nobody_should_send(run_id: str) -> list[Outgoing]:
                 index=index,
                 rollout_id=name,
             )
-            body = a_message(queue, group, index)
+            body = model_for(queue, group, index)
             envelope, raw = foreign(body, headers, damage)
             messages.append(Outgoing(exchange="", routing_key=queue, envelope=envelope, body=raw))
     return messages

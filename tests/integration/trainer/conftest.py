@@ -13,17 +13,8 @@ import pytest
 from consumers.trainer.worker import train
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig
-from tests.factories.models import build
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers of random weights."""
-    folder = tmp_path_factory.mktemp("model")
-    build(folder, tied=False, seed=0)
-    return folder
 
 
 Recipe = Callable[..., RunConfig]

@@ -13,8 +13,6 @@ from schemas.headers import Headers
 from schemas.work import Failure, Rollout, RolloutTask, Snapshot, Trajectory
 
 RUN_ID = "run-1"
-EOS = 2
-PROMPT = (1, 3, 4)
 QUEUE_OF = {key: queue for queue, key in WORK_KEYS.items()}
 MODELS = {m.__name__: m for m in (RolloutTask, Snapshot, Rollout, Trajectory, Failure)}
 

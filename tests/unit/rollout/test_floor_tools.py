@@ -1,6 +1,8 @@
 """Rollouts that wait for a tool: a sync leaves them alone, leaving waits or starts them anew."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,24 @@ class Slow:
         bench.tools = {"slow": self.tool}
 
 
+@asynccontextmanager
+async def calling(
+    tmp_path: Path, slow: Slow, *, returns: int = 0, **options: Any
+) -> AsyncIterator[Bench]:
+    """A floor whose one rollout waits for the tool."""
+    bench = Bench(tmp_path, **options)
+    slow.give_to(bench)
+    async with bench:
+        bench.broker.put("prompts", slow.task(0), returns=returns, returns_total=returns)
+        await bench.until(lambda: slow.calls == 1)
+        yield bench
+
+
 async def test_a_sync_does_not_disturb_a_tool_and_the_next_turn_has_the_new_weights(
     tmp_path: Path,
 ) -> None:
-    slow, bench = Slow(), Bench(tmp_path)
-    slow.give_to(bench)
-    async with bench:
-        bench.broker.put("prompts", slow.task(0))
-        await bench.until(lambda: slow.calls == 1)
+    slow = Slow()
+    async with calling(tmp_path, slow) as bench:
         bench.publish(1)
         await bench.until(lambda: bench.floor.swap.version == 1)
         assert not bench.broker.log
@@ -54,11 +66,8 @@ async def test_a_sync_does_not_disturb_a_tool_and_the_next_turn_has_the_new_weig
 
 
 async def test_a_turn_that_begins_during_a_swap_waits_at_the_gate(tmp_path: Path) -> None:
-    slow, bench = Slow(), Bench(tmp_path)
-    slow.give_to(bench)
-    async with bench:
-        bench.broker.put("prompts", slow.task(0))
-        await bench.until(lambda: slow.calls == 1)
+    slow = Slow()
+    async with calling(tmp_path, slow) as bench:
         num_requests = len(bench.engine.requests)
         bench.floor.gate.close()
         slow.done.set()
@@ -69,11 +78,8 @@ async def test_a_turn_that_begins_during_a_swap_waits_at_the_gate(tmp_path: Path
 
 
 async def test_leaving_carries_a_repeatable_call_as_pending(tmp_path: Path) -> None:
-    slow, bench = Slow(), Bench(tmp_path)
-    slow.give_to(bench)
-    async with bench:
-        bench.broker.put("prompts", slow.task(0))
-        await bench.until(lambda: slow.calls == 1)
+    slow = Slow()
+    async with calling(tmp_path, slow) as bench:
         bench.broker.giving = False
         await bench.floor.departure.leave()
         (snapshot,) = bench.broker.bodies("cancel_queue")
@@ -85,11 +91,8 @@ async def test_leaving_carries_a_repeatable_call_as_pending(tmp_path: Path) -> N
 async def test_a_call_that_outlasts_the_grace_starts_its_rollout_again_elsewhere(
     tmp_path: Path,
 ) -> None:
-    slow, bench = Slow(repeatable=False), Bench(tmp_path)
-    slow.give_to(bench)
-    async with bench:
-        bench.broker.put("prompts", slow.task(0), returns=1, returns_total=1)
-        await bench.until(lambda: slow.calls == 1)
+    slow = Slow(repeatable=False)
+    async with calling(tmp_path, slow, returns=1) as bench:
         bench.broker.giving = False
         await bench.floor.departure.leave()
         assert bench.broker.bodies("prompts") == [slow.task(0)]
@@ -100,11 +103,8 @@ async def test_a_call_that_outlasts_the_grace_starts_its_rollout_again_elsewhere
 
 
 async def test_a_pinned_rollout_stays_over_swaps_and_leaves_as_its_task(tmp_path: Path) -> None:
-    slow, bench = Slow(pins=True), Bench(tmp_path, limits={"snapshot_interval_s": 0.02})
-    slow.give_to(bench)
-    async with bench:
-        bench.broker.put("prompts", slow.task(0))
-        await bench.until(lambda: slow.calls == 1)
+    slow = Slow(pins=True)
+    async with calling(tmp_path, slow, limits={"snapshot_interval_s": 0.02}) as bench:
         bench.publish(1)
         await bench.until(lambda: bench.floor.swap.version == 1)
         await asyncio.sleep(0.05)

@@ -13,22 +13,18 @@ from consumers.rollout.limits import Limits
 from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.tool import Tool
-from infra.amqp.topology import WORK_KEYS
 from infra.runs.folder import RunFolder
 from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.chat import ChatMessage, FunctionCall, Speaker
 from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.headers import Purpose
-from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling, Snapshot, Trajectory
+from schemas.work import Budgets, RolloutTask, Sampling
 from tests.factories.contexts import role_context
-from tests.unit.rollout.fake_broker import FakeBroker
+from tests.unit.rollout.fake_broker import RUN_ID, FakeBroker
 
-RUN_ID = "run-1"
 EOS = 2
 PROMPT = (1, 3, 4)
-QUEUE_OF = {key: queue for queue, key in WORK_KEYS.items()}
-MODELS = {m.__name__: m for m in (RolloutTask, Snapshot, Rollout, Trajectory, Failure)}
 
 
 class RuleEngine:
