@@ -2,9 +2,9 @@
 
 from schemas.base import Message
 from schemas.headers import Purpose
-from schemas.work import AgentPhase, Credit, Failure, FailureKind, Snapshot
+from schemas.work import AgentPhase, Credit, Snapshot
 from tests.factories.rollouts import make_task
-from tests.factories.world import trajectory
+from tests.factories.world import failure, trajectory
 
 GROUP_SIZE = 4
 
@@ -13,7 +13,6 @@ def model_for(queue: str, group: int = 3, index: int = 1) -> Message:
     """What belongs on a queue."""
     evaluating = queue in ("eval_prompts", "evaluations")
     purpose = Purpose.EVAL if evaluating else Purpose.TRAIN
-    name = f"eval{group}.{index}" if evaluating else f"{group}.{index}"
     credit = Credit(
         group=group,
         indexes=tuple(range(GROUP_SIZE)),
@@ -23,7 +22,7 @@ def model_for(queue: str, group: int = 3, index: int = 1) -> Message:
         group_size=GROUP_SIZE,
     )
     scored = trajectory(credit, index, version=0, reward=1.0)
-    task = make_task(name, purpose=purpose)
+    task = make_task(scored.rollout.rollout_id, purpose=purpose)
     snapshot = Snapshot(
         task=task,
         phase=AgentPhase.GENERATING,
@@ -31,14 +30,6 @@ def model_for(queue: str, group: int = 3, index: int = 1) -> Message:
         turn_start=scored.rollout.progress.num_prompt_tokens,
         num_turns=0,
         progress=scored.rollout.progress,
-    )
-    failure = Failure(
-        rollout_id=name,
-        group=group,
-        index=index,
-        stage="reward",
-        kind=FailureKind.DATA,
-        error="no score",
     )
     models: dict[str, Message] = {
         "credits": credit,
@@ -48,6 +39,6 @@ def model_for(queue: str, group: int = 3, index: int = 1) -> Message:
         "rollouts": scored.rollout,
         "trajectories": scored,
         "evaluations": scored,
-        "failures": failure,
+        "failures": failure(credit, index, error="no score"),
     }
     return models[queue]
