@@ -1,4 +1,4 @@
-"""The two base classes of everything that is written to a queue or a file, and its numbers."""
+"""The two base classes of all that is written to a queue or a file, its numbers and its text."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,11 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """Any integer that JSON and AMQP carry."""
+
+
+def encodable(text: str) -> str:
+    """Text that a message can carry: lone surrogates, as JSON escapes can spell, become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _shallow(value: Any) -> Any:

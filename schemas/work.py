@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import MAX_COUNT, Count, FreeForm, FreeTable, Frozen, Int64, Message
+from schemas.base import MAX_COUNT, Count, FreeForm, FreeTable, Frozen, Int64, Message, encodable
 from schemas.chat import ChatMessage, ToolCall
 from schemas.headers import Purpose
 from schemas.tokens import Tokens
@@ -284,14 +284,9 @@ class Failure(Message):
     @field_validator("error", mode="before")
     @classmethod
     def _begins(cls, text: str) -> str:
-        return _encodable(text[:MAX_ERROR_CHARS])
+        return encodable(text[:MAX_ERROR_CHARS])
 
     @field_validator("traceback", mode="before")
     @classmethod
     def _ends(cls, text: str) -> str:
-        return _encodable(text[-MAX_TRACEBACK_CHARS:])
-
-
-def _encodable(text: str) -> str:
-    """Whatever somebody's code said when it failed, its failure must fit into a message."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+        return encodable(text[-MAX_TRACEBACK_CHARS:])

@@ -7,6 +7,7 @@ from typing import Any
 from consumers.rollout.parsers.base import ParsedTurn
 from infra.roles.registry import register
 from infra.text.renderer import Renderer
+from schemas.base import encodable
 from schemas.chat import FunctionCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -81,9 +82,4 @@ def _function_call(value: Any) -> FunctionCall | str:
             return "its arguments are nested too deeply"
     else:
         return 'its "arguments" are not an object'
-    return FunctionCall(name=_encodable(name[:200]), arguments=_encodable(written))
-
-
-def _encodable(text: str) -> str:
-    """JSON escapes can spell lone surrogates, which no message can carry."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return FunctionCall(name=encodable(name[:200]), arguments=encodable(written))

@@ -15,6 +15,7 @@ from consumers.rollout.tools.threads import ToolThreads
 from consumers.rollout.tools.tool import Tool, tool
 from infra.roles.errors import ConfigError
 from infra.roles.registry import resolve
+from schemas.base import encodable
 from schemas.chat import ToolCall, ToolSpec
 from schemas.work import ToolResult
 
@@ -188,19 +189,14 @@ def _key(tools: dict[str, Tool], entry: Tool) -> str:
 
 def _result(call: ToolCall, error: str, duration_s: float = 0.0) -> ToolResult:
     return ToolResult(
-        call=call, content=_clean(f"Error: {error}")[:2000], ok=False, duration_s=duration_s
+        call=call, content=encodable(f"Error: {error}")[:2000], ok=False, duration_s=duration_s
     )
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
-        return _clean(value)
+        return encodable(value)
     try:
-        return _clean(json.dumps(value, ensure_ascii=False))
+        return encodable(json.dumps(value, ensure_ascii=False))
     except (TypeError, ValueError, RecursionError):
-        return _clean(str(value))
-
-
-def _clean(text: str) -> str:
-    """Lone surrogates cannot be encoded; they become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+        return encodable(str(value))
