@@ -12,34 +12,15 @@ from infra.amqp.codec import decode, encode
 from infra.amqp.errors import ResourceLocked
 from infra.amqp.message import Outgoing
 from infra.amqp.topology import DELIVERY_LIMIT
-from infra.runs.folder import RunFolder
-from infra.runs.journal_reader import JournalReader
-from infra.runs.metrics import read_metrics
 from schemas.headers import Headers
-from schemas.journal import Arrived, Batch, Issued, Late
+from schemas.journal import Arrived, Issued, Late
 from schemas.work import Credit, Failure
 from tests.factories.relay import Relay
 from tests.factories.world import World, trajectory, working
+from tests.integration.trainer.books import check_books, records_of
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.broker
-
-
-def records_of(config) -> list:
-    """The journal's history."""
-    return [entry.record for entry in JournalReader(RunFolder.of(config).journal).records()]
-
-
-def check_books(config, *, steps: int) -> dict[str, float]:
-    """Balanced, every step once, nothing trained twice."""
-    end = list(read_metrics(RunFolder.of(config).metrics, "end"))[-1]
-    assert end["balanced"] and end["open"] == 0
-    assert end["trained"] == steps * config.algorithm.groups_per_step
-    batches = [record for record in records_of(config) if isinstance(record, Batch)]
-    assert [batch.step for batch in batches] == list(range(1, steps + 1))
-    members = Counter(member for batch in batches for member in batch.members)
-    assert set(members.values()) == {1}
-    return end
 
 
 @pytest.mark.timeout(300)

@@ -9,36 +9,26 @@ import pytest
 from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
 from infra.runs.folder import RunFolder
-from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
 from schemas.headers import Headers
-from schemas.journal import Batch, Stepped
+from schemas.journal import Stepped
 from schemas.work import Credit
 from tests.factories.world import World, trajectory, working
+from tests.integration.trainer.books import check_books, records_of
 
 pytestmark = pytest.mark.broker
 
 
 def steps_of(config) -> list[tuple[int, str]]:
     """Step numbers and weights' hashes, in journal order."""
-    records = [e.record for e in JournalReader(RunFolder.of(config).journal).records()]
-    return [(r.step, r.weights_sha256) for r in records if isinstance(r, Stepped)]
+    return [(r.step, r.weights_sha256) for r in records_of(config) if isinstance(r, Stepped)]
 
 
-def check_books(config, *, steps: int) -> None:
-    """The end line balances, and no rollout was trained twice."""
-    folder = RunFolder.of(config)
-    end = list(read_metrics(folder.metrics, "end"))[-1]
-    assert end["balanced"] and end["open"] == 0
-    assert end["trained"] == steps * config.algorithm.groups_per_step
-    records = [e.record for e in JournalReader(folder.journal).records()]
-    batches = [record for record in records if isinstance(record, Batch)]
-    assert [batch.step for batch in batches] == list(range(1, steps + 1))
-    members = [member for batch in batches for member in batch.members]
-    assert len(members) == len(set(members))
-    assert {line["step"] for line in read_metrics(folder.metrics, "step")} == set(
-        range(1, steps + 1)
-    )
+def check_run(config, *, steps: int) -> None:
+    """The books are in order, and every step has its line."""
+    check_books(config, steps=steps)
+    lines = read_metrics(RunFolder.of(config).metrics, "step")
+    assert {line["step"] for line in lines} == set(range(1, steps + 1))
 
 
 @pytest.mark.timeout(300)
@@ -57,7 +47,7 @@ async def test_killed_in_the_middle_the_run_goes_on(recipe, spawn, connect, kill
         assert await asyncio.to_thread(child.wait, 60) == 0
     steps = steps_of(config)
     assert [step for step, _ in steps] == [1, 2, 3, 4, 5, 6]
-    check_books(config, steps=6)
+    check_run(config, steps=6)
     versions = [weights.version for weights in world.published]
     assert versions == sorted(versions) and max(versions) == 6
     fingerprints = {(weights.version, weights.fingerprint) for weights in world.published}
@@ -95,7 +85,7 @@ async def test_leftovers_are_refused_and_purged(recipe, trainer, connect) -> Non
     assert await trainer(config) == 2
     async with working(World(broker)):
         assert await trainer(config, purge=True) == 0
-    check_books(config, steps=1)
+    check_run(config, steps=1)
 
 
 async def test_foreign_and_broken_messages_are_dead_lettered(recipe, trainer, connect) -> None:
@@ -138,7 +128,7 @@ async def test_foreign_and_broken_messages_are_dead_lettered(recipe, trainer, co
     assert len(reasons) == 4
     for part in ("belongs to run 'another'", "'99.0' was never issued", "claim version 7", "crc32"):
         assert any(part in reason for reason in reasons), (part, reasons)
-    check_books(config, steps=3)
+    check_run(config, steps=3)
 
 
 @pytest.mark.timeout(200)
@@ -155,7 +145,7 @@ async def test_a_damaged_checkpoint_is_set_aside(recipe, trainer, connect) -> No
         weights.write_bytes(data)
         assert await trainer(longer, resume=True) == 0
     assert [step for step, _ in steps_of(config)] == [1, 2, 3, 4, 5, 6]
-    check_books(longer, steps=6)
+    check_run(longer, steps=6)
 
 
 @pytest.mark.timeout(200)
@@ -167,7 +157,7 @@ async def test_without_any_checkpoint_the_journal_is_enough(recipe, trainer, con
         shutil.rmtree(RunFolder.of(config).checkpoints)
         assert await trainer(longer, resume=True) == 0
         await world.until(lambda: world.published[-1].version == 5)
-    check_books(longer, steps=5)
+    check_run(longer, steps=5)
     assert len({(w.version, w.fingerprint) for w in world.published}) == 6
 
 
@@ -181,7 +171,7 @@ async def test_without_the_weight_store_the_weights_go_out_again(recipe, trainer
         assert await trainer(config, resume=True) == 0
         await world.until(lambda: world.over)
     assert [weights.version for weights in world.published] == [3, 4, 5]
-    check_books(config, steps=4)
+    check_run(config, steps=4)
 
 
 async def test_a_full_disk_stops_before_acknowledging(
@@ -211,7 +201,7 @@ async def test_a_full_disk_stops_before_acknowledging(
         assert await asyncio.wait_for(running, 60) == 1
         state["full"] = False
         assert await asyncio.wait_for(trainer(config, resume=True), 60) == 0
-    check_books(config, steps=3)
+    check_run(config, steps=3)
 
 
 @pytest.mark.timeout(200)
@@ -230,4 +220,4 @@ async def test_told_to_leave_it_saves_and_the_run_stays_open(recipe, spawn, conn
         child = spawn(config, resume=True)
         await world.until(lambda: world.over, 100)
         assert await asyncio.to_thread(child.wait, 60) == 0
-    check_books(config, steps=8)
+    check_run(config, steps=8)

@@ -9,11 +9,11 @@ from infra.amqp.codec import encode
 from infra.amqp.connection import Broker
 from infra.amqp.message import Delivery, Outgoing
 from infra.runs.folder import RunFolder
-from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
 from schemas.control import Heartbeat
 from schemas.journal import Batch, Published
 from tests.factories.world import World, working
+from tests.integration.trainer.books import records_of
 
 pytestmark = pytest.mark.broker
 
@@ -67,7 +67,7 @@ async def test_on_policy_an_unreadable_version_goes_out_again(recipe, trainer, c
     world = Refusing(await connect(app_id="world/0"), damaged={1})
     async with refusing(world):
         assert await asyncio.wait_for(trainer(config), 100) == 0
-    records = [e.record for e in JournalReader(RunFolder.of(config).journal).records()]
+    records = records_of(config)
     published = [record for record in records if isinstance(record, Published)]
     assert [(p.version, p.step) for p in published] == [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3)]
     assert published[1].fingerprint == published[2].fingerprint != published[3].fingerprint

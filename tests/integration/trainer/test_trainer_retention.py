@@ -15,6 +15,7 @@ from infra.runs.metrics import read_metrics
 from schemas.journal import Stepped
 from schemas.work import Credit
 from tests.factories.world import World, working
+from tests.integration.trainer.books import records_of
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +59,7 @@ async def test_history_that_nobody_needs_stays_while_it_is_small(recipe, trainer
     config = recipe(run={"steps": 6}, checkpoint={"every": 2, "keep": 1})
     async with working(World(await connect(app_id="world/0"))):
         assert await trainer(config) == 0
-    records = [e.record for e in JournalReader(RunFolder.of(config).journal).records()]
+    records = records_of(config)
     assert [r.step for r in records if isinstance(r, Stepped)] == [1, 2, 3, 4, 5, 6]
 
 

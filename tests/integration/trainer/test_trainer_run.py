@@ -10,6 +10,7 @@ from infra.runs.metrics import read_metrics
 from schemas.control import Wanted
 from schemas.journal import Batch, Stepped
 from tests.factories.world import World, working
+from tests.integration.trainer.books import records_of
 
 pytestmark = pytest.mark.broker
 
@@ -123,8 +124,7 @@ async def test_outstanding_groups_never_exceed_the_limit(recipe, trainer, connec
         assert await asyncio.wait_for(trainer(config), 100) == 0
     open_groups: set[int] = set()
     most = 0
-    for entry in JournalReader(RunFolder.of(config).journal).records():
-        record = entry.record
+    for record in records_of(config):
         if record.record == "issued":
             open_groups |= set(record.groups)
         for closed in getattr(record, "closed", ()):
@@ -168,10 +168,5 @@ async def test_pause_and_stop(recipe, trainer, connect) -> None:
         await world.until(lambda: world.over)
     end = list(read_metrics(RunFolder.of(config).metrics, "end"))[-1]
     assert end["balanced"] and end["trained"] == 12 and end["open"] == 0
-    steps = [e.record.step for e in journal(config) if isinstance(e.record, Stepped)]
+    steps = [r.step for r in records_of(config) if isinstance(r, Stepped)]
     assert steps == [1, 2, 3, 4, 5, 6]
-
-
-def journal(config):
-    """Every record of a run."""
-    return JournalReader(RunFolder.of(config).journal).records()

@@ -10,10 +10,10 @@ from consumers.trainer.learn.learner import Learner
 from consumers.trainer.telling.books_text import to_json
 from consumers.trainer.telling.history import read_history
 from infra.runs.folder import RunFolder
-from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
 from schemas.journal import Skipped, Stepped
 from tests.factories.world import World, working
+from tests.integration.trainer.books import records_of
 
 pytestmark = pytest.mark.broker
 
@@ -94,7 +94,7 @@ async def test_a_step_that_fails_twice_stops_it_and_can_be_skipped(
         await world.until(lambda: world.over)
     text = capfd.readouterr().out
     assert "step 3 failed again" in text and "--resume --skip-step 3" in text
-    records = [entry.record for entry in JournalReader(RunFolder.of(config).journal).records()]
+    records = records_of(config)
     assert [r.step for r in records if isinstance(r, Stepped)] == [1, 2, 4, 5]
     (skipped,) = [r for r in records if isinstance(r, Skipped)]
     assert "mat1 and mat2" in skipped.reason and len(skipped.groups) == 2
