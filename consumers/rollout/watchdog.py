@@ -9,27 +9,20 @@ every second: ask the loop for a sign of life -> none for `limit_s`: name the li
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from infra.roles.errors import ExitCode
-from infra.roles.fleet.processes import end_all
+from infra.roles.fleet.processes import leave_at_once
 
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
-
-
-def leave_at_once() -> None:
-    """End this process and its children: nothing can be handed over any more."""
-    end_all(os.getpid())
-    logging.shutdown()
-    os._exit(ExitCode.FAILED)
 
 
 class Watchdog:
@@ -39,7 +32,7 @@ class Watchdog:
 
     Args:
         limit_s: Without a sign of life for this long, the loop hangs.
-        on_hang: Called once, in the watching thread.
+        on_hang: Called once, in the watching thread; ends the process if not given.
         period_s: Between two looks.
     """
 
@@ -47,11 +40,11 @@ class Watchdog:
         self,
         limit_s: float,
         *,
-        on_hang: Callable[[], None] = leave_at_once,
+        on_hang: Callable[[], None] | None = None,
         period_s: float = _PERIOD_S,
     ) -> None:
         self._limit_s = limit_s
-        self._on_hang = on_hang
+        self._on_hang = on_hang or partial(leave_at_once, ExitCode.FAILED)
         self._period_s = min(period_s, limit_s / 4)
         self._still_s = 0.0
         self._over = threading.Event()

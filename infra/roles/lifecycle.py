@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from infra.roles.broker_url import find_url
 from infra.roles.context import TRAINER, RoleContext
 from infra.roles.control import listen, watch_silence
 from infra.roles.errors import ExitCode, LeftWithoutHandover, WarrenError
-from infra.roles.fleet.processes import end_all
+from infra.roles.fleet.processes import leave_at_once
 from infra.roles.heartbeats import send_heartbeats
 from infra.roles.outages import watch_broker
 from infra.runs.folder import RunFolder
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 WORKER_VARIABLE = "WARREN_WORKER"
 _GC_THRESHOLD = 20_000
 _LEAVE_MARGIN_S = 15.0
+_END_S = 30.0
+"""For tasks and threads that are left when a role has ended."""
 
 Body = Callable[[RoleContext], Awaitable[None]]
 
@@ -56,6 +59,9 @@ def worker_name(role: str, given: str | None = None) -> str:
 def run_role(serving: Coroutine[Any, Any, int], *, collect_rarely: bool = True) -> int:
     """Run `serve(...)` in an event loop of its own; returns its exit code.
 
+    A thread that hangs (over a dead disk, say) would keep the loop from closing and this process
+    from ending, with nothing left to say so: then it ends at once, with the same code.
+
     Args:
         collect_rarely: Look for reference cycles after many messages instead of a few: each look
             walks what hundreds of messages under way have allocated. Not where a cycle may hold
@@ -64,7 +70,17 @@ def run_role(serving: Coroutine[Any, Any, int], *, collect_rarely: bool = True) 
     if collect_rarely:
         gc.set_threshold(_GC_THRESHOLD)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serving)
+        code = runner.run(serving)
+        overdue = threading.Timer(_END_S, _leave_behind, (code,))
+        overdue.daemon = True
+        overdue.start()
+    overdue.cancel()
+    return code
+
+
+def _leave_behind(code: int) -> None:
+    logger.warning("a thread or a task does not end: leaving without it")
+    leave_at_once(code)
 
 
 async def serve(
@@ -215,9 +231,7 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
     def told(number: signal.Signals) -> None:
         if number is signal.SIGINT and stop.is_set():
             logger.warning("interrupted again: leaving at once")
-            end_all(os.getpid())
-            logging.shutdown()
-            os._exit(ExitCode.INTERRUPTED)
+            leave_at_once(ExitCode.INTERRUPTED)
         logger.info("%s: handing over and leaving", number.name)
         stop.set()
 

@@ -1,6 +1,9 @@
 """Errors become one line and an exit code."""
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +40,38 @@ def test_names_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARREN_WORKER", "from-environment")
     assert worker_name("rollout") == "from-environment"
     assert worker_name("rollout", "given") == "given"
+
+
+HANGS = """
+import asyncio, sys, threading
+from infra.roles import lifecycle
+lifecycle._END_S = 0.2
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+async def serving():
+    left = asyncio.create_task(stubborn())
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    await asyncio.sleep(0)
+    return 5
+
+sys.exit(lifecycle.run_role(serving()))
+"""
+
+
+def test_what_hangs_does_not_keep_the_process_from_ending() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGS],
+        cwd=Path(__file__).resolve().parents[4],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 5, ended.stderr
+    assert "leaving without it" in ended.stderr
