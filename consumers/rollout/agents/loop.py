@@ -139,8 +139,8 @@ class AgentLoop:
             return
         if state.cut_reason is None:
             state.cut_reason = reason
-        if state.wait is not None:
-            state.wait.reschedule(asyncio.get_running_loop().time())
+            if state.wait is not None:  # once: a wait that is ending takes no other time
+                state.wait.reschedule(asyncio.get_running_loop().time())
         if state.request_id is not None:
             await self._engine.interrupt({state.request_id})
 

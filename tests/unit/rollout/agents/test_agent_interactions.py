@@ -164,6 +164,19 @@ async def test_a_cut_while_the_partner_thinks(renderer, name):
     assert essence(rollout) == essence(whole)
 
 
+async def test_a_wait_that_is_ending_may_be_cut_again(renderer):
+    Slow.begun, Slow.may_end = asyncio.Event(), asyncio.Event()
+    loop = loop_of(renderer)
+    state = loop.begin(make_task(agent=f"{HERE}:PupilSlow"))
+    running = asyncio.ensure_future(loop.run(state))
+    await asyncio.wait_for(Slow.begun.wait(), 10)
+    while not running.done():
+        await loop.cut(state, CutReason.INTERVAL if state.cut_reason is None else CutReason.LEAVE)
+        await asyncio.sleep(0)
+    (cut,) = running.result().progress.interruptions
+    assert cut.reason == "interval"
+
+
 @pytest.mark.parametrize(
     ("name", "says"), [("PupilCancelled", "was cancelled"), ("PupilSilent", "did not reply")]
 )
