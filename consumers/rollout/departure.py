@@ -98,19 +98,25 @@ class Departure:
 
     async def give_back_waiting(self) -> None:
         """Return what was not admitted yet, so that others can run it. It is not counted."""
-        waiting = [held for held in self._slots if held.waiting]
+        waiting = [held for held in self._slots if held.waiting and not held.publishing]
         await asyncio.gather(*(self._give_back(held) for held in waiting))
 
     # -- inside
 
     async def _give_back(self, held: Held) -> None:
-        await self._outbox.give_back(held, uncounted_headers(held))
+        held.publishing = True  # so that nobody starts it or gives it back, too
+        try:
+            await self._outbox.give_back(held, uncounted_headers(held))
+        finally:
+            held.publishing = False
         self._runner.abandon(held)
 
     async def _cut(self, held: list[Held]) -> None:
         await self._runner.cut(held, CutReason.LEAVE)
 
     async def _restart(self, held: Held) -> None:
+        if not self._in_loop(held):  # it was let go in this very moment
+            return
         if _in_engine(held):
             logger.warning("%s is not let go by the engine: it goes as it is", held.rollout_id)
             await self._runner.salvage(held)
