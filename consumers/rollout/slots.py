@@ -154,7 +154,12 @@ class Slots:
 
     def attach(self, held: Held, delivery: Delivery, headers: Headers) -> None:
         """Another delivery of a rollout that we hold: the same one again, or a second message."""
-        held.deliveries = [known for known in held.deliveries if self._is_held(known)]
+        name = delivery.envelope.message_id
+        held.deliveries = [  # a lost one is kept while its message may come again
+            known
+            for known in held.deliveries
+            if self._is_held(known) or known.envelope.message_id != name
+        ]
         held.deliveries.append(delivery)
         held.lost_s = 0.0
         held.headers = held.headers.model_copy(

@@ -205,6 +205,27 @@ async def test_a_message_that_only_repeats_a_lost_acknowledgement_is_acknowledge
         await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 2)
 
 
+async def test_a_message_that_was_lost_and_comes_after_the_end_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with Bench(tmp_path) as bench:
+        bench.engine.hold_at = 2
+        bench.broker.put("prompts", task(0))
+        await bench.until(lambda: bool(bench.engine.running))
+        bench.broker.giving = False
+        bench.broker.lose_deliveries()
+        late = bench.broker.queues["prompts"].pop()  # the broker has not taken it back yet
+        bench.broker.put("prompts", task(0), attempt=1)
+        bench.broker.giving = True
+        await bench.until(lambda: bench.floor.counters.readopted == 1)
+        bench.engine.release()
+        await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
+        bench.broker.queues["prompts"].append(late)
+        await bench.until(lambda: bench.broker.log.count(("ack", "prompts", "0.0")) == 2)
+        assert len(bench.engine.requests) == 1
+        assert len(bench.broker.queues["rollouts"]) == 1
+
+
 async def test_a_suspect_runs_alone(tmp_path: Path) -> None:
     async with Bench(tmp_path, slots=4) as bench:
         bench.engine.hold_at = 2
