@@ -91,6 +91,10 @@ async def _heard(context: RoleContext) -> bool:
 
 
 async def _read_store(context: RoleContext) -> None:
-    manifest = await newest_manifest(context.folder, context.config)
+    try:
+        manifest = await newest_manifest(context.folder, context.config)
+    except OSError as error:
+        logger.warning("cannot read the weight store: %s", error)
+        return
     if manifest is not None and manifest.run_id == context.known_run_id:
         context.hear_weights(manifest)

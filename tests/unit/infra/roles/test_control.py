@@ -1,6 +1,7 @@
 """Silence of the trainer: named, and answered by listening anew and reading the store."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,11 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
         run_id="a", version=3, incarnation=1, step=3, folder="v3", files=(), fingerprint="f"
     )
 
+    failures = [OSError(errno.ESTALE, "Stale file handle")]
+
     async def newest(*_: object) -> WeightsPublished:
+        if failures:
+            raise failures.pop()
         return missed
 
     caplog.set_level("INFO")
@@ -59,3 +64,4 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
         await asyncio.sleep(0.001)
     watcher.cancel()
     assert "no word from the trainer" in caplog.text
+    assert "cannot read the weight store: [Errno 116] Stale file handle" in caplog.text
