@@ -1,6 +1,7 @@
 """Leaving: by SIGTERM, at the end of the run, with the broker away, with a dead engine."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ WHOLE = (*PROMPT, *range(10, 17), EOS)
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the role's body on a bench's fakes."""
+    """Runs the role's body on a bench's fakes; no watchdog, for it would end the tests."""
+    monkeypatch.setattr(worker, "Watchdog", lambda _limit_s: contextlib.nullcontext())
 
     def start(bench: Bench) -> "asyncio.Task[None]":
         async def newest(*_: object, below: int | None = None) -> Any:
@@ -40,7 +42,13 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def running(bench: Bench, number: int) -> None:
-    await bench.until(lambda: len(bench.engine.running) == number, "running")
+    """Until so many have sampled as far as the engine lets them."""
+    engine = bench.engine
+    assert engine.hold_at is not None
+    sampled = number * engine.hold_at
+    await bench.until(
+        lambda: (len(engine.running), engine.num_sampled) == (number, sampled), "running"
+    )
 
 
 async def sampling(
@@ -65,13 +73,7 @@ async def test_told_to_stop_it_hands_over_snapshots_and_what_it_had_not_started(
     bench.broker.put("prompts", task(9), min_version=4, returns=1, returns_total=1)
     body = serve(bench)
     await running(bench, 2)
-    await bench.until(
-        lambda: (
-            all(len(r.token_ids) == 3 for r in bench.engine.requests)
-            and len(bench.broker.unacked) == 3
-        )
-    )
-    await asyncio.sleep(0.01)
+    await bench.until(lambda: len(bench.broker.unacked) == 3)
     bench.context.stop.set()
     await body
     assert not bench.broker.unacked
@@ -101,8 +103,7 @@ async def test_what_left_goes_on_elsewhere_token_for_token(tmp_path: Path, serve
     bench.engine.hold_at = 5
     bench.broker.put("prompts", task(0))
     body = serve(bench)
-    await bench.until(lambda: bool(bench.engine.running))
-    await asyncio.sleep(0.02)
+    await running(bench, 1)
     bench.context.stop.set()
     await body
     async with Bench(tmp_path) as other:
@@ -115,7 +116,7 @@ async def test_what_left_goes_on_elsewhere_token_for_token(tmp_path: Path, serve
 async def test_without_confirms_it_leaves_after_the_grace_with_its_own_code(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench, body = await sampling(tmp_path, serve)
+    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 0.2})
     bench.broker.confirming.clear()
     bench.context.stop.set()
     with pytest.raises(LeftWithoutHandover) as left:
@@ -125,7 +126,7 @@ async def test_without_confirms_it_leaves_after_the_grace_with_its_own_code(
 
 
 async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, serve: Any) -> None:
-    bench, body = await sampling(tmp_path, serve)
+    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 0.2})
     bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.broker.queues["prompts"].clear()
@@ -137,7 +138,7 @@ async def test_with_the_broker_away_it_leaves_with_its_own_code(tmp_path: Path, 
 async def test_with_the_broker_back_within_the_grace_it_leaves_clean(
     tmp_path: Path, serve: Any
 ) -> None:
-    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 30.0})
+    bench, body = await sampling(tmp_path, serve)
     bench.broker.giving = bench.broker.connected = False
     bench.broker.lose_deliveries()
     bench.context.stop.set()
@@ -189,7 +190,6 @@ async def test_a_dead_engine_ends_the_worker_and_its_rollouts_go_back_counted(
     tmp_path: Path, serve: Any
 ) -> None:
     bench, body = await sampling(tmp_path, serve, returns=1)
-    await asyncio.sleep(0.01)
     bench.engine.die(EngineFailed("out of memory"))
     with pytest.raises(EngineFailed, match="out of memory"):
         await body
@@ -202,7 +202,6 @@ async def test_a_dead_engine_ends_the_worker_and_its_rollouts_go_back_counted(
 
 async def test_draining_hands_over_and_goes_on_when_told(tmp_path: Path, serve: Any) -> None:
     bench, body = await sampling(tmp_path, serve)
-    await asyncio.sleep(0.01)
     state = RunState(run_id=RUN_ID, number=1, version=0, wanted=Wanted.DRAINING)
     bench.context.hear_run_state(state)
     await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
@@ -218,7 +217,7 @@ async def test_draining_hands_over_and_goes_on_when_told(tmp_path: Path, serve: 
 async def test_told_to_leave_while_a_cut_is_unconfirmed_it_still_hands_over(
     tmp_path: Path,
 ) -> None:
-    async with Bench(tmp_path, limits={"grace_s": 30.0}) as bench:
+    async with Bench(tmp_path) as bench:
         bench.engine.hold_at = 3
         bench.broker.put("prompts", task(0))
         await bench.until(
@@ -252,6 +251,34 @@ async def test_what_is_taken_in_the_very_moment_of_leaving_is_handed_over(
         assert len(bench.broker.queues["prompts"]) == 1
 
 
+async def test_what_is_on_its_way_back_is_neither_given_back_again_nor_started(
+    tmp_path: Path,
+) -> None:
+    limits = {"sweep_s": 1000.0, "snapshot_interval_s": 20.0}
+    async with Bench(tmp_path, slots=2, limits=limits) as bench:
+        for group in range(2):
+            bench.broker.put("prompts", task(group), min_version=7)
+        await bench.until(lambda: len(bench.floor.slots) == 2)
+        bench.floor.holds.put("test", "nothing more")
+        bench.broker.confirming.clear()
+        (old, _) = bench.floor.slots
+        old.age_s = 23.0
+        await bench.floor.sweep.once(0.0)
+        await bench.until(lambda: bench.floor.outbox.unconfirmed()[0] == 1)
+        giving_back = asyncio.create_task(bench.floor.departure.give_back_waiting())
+        await bench.until(lambda: bench.floor.outbox.unconfirmed()[0] == 2)
+        bench.floor.runner.served_version = 7
+        bench.floor.runner.start_allowed()
+        await asyncio.sleep(0.01)
+        assert not bench.engine.requests
+        assert bench.floor.outbox.unconfirmed()[0] == 2
+        bench.broker.confirming.set()
+        await giving_back
+        await bench.until(lambda: not len(bench.floor.slots))
+        back = sorted(one.rollout_id for one in bench.broker.headers("prompts"))
+        assert back == ["0.0", "1.0"]
+
+
 async def test_requests_under_way_come_in_before_the_intake_ends(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
         await bench.until(lambda: len(bench.broker.gets) > 20)
@@ -266,7 +293,7 @@ async def test_requests_under_way_come_in_before_the_intake_ends(tmp_path: Path)
 async def test_an_engine_that_hangs_ends_the_worker_and_what_it_sampled_goes_back(
     tmp_path: Path, serve: Any
 ) -> None:
-    limits = {"stall_timeout_s": 0.2, "sweep_s": 0.02, "grace_s": 30.0}
+    limits = {"stall_timeout_s": 0.2, "sweep_s": 0.02}
     bench = Bench(tmp_path, slots=3, limits=limits)
     bench.engine.hold_at = 3
     bench.engine.deaf = True
@@ -284,9 +311,8 @@ async def test_an_engine_that_hangs_ends_the_worker_and_what_it_sampled_goes_bac
 async def test_an_engine_that_hangs_when_new_weights_come_ends_the_worker(
     tmp_path: Path, serve: Any
 ) -> None:
-    limits = {"stall_timeout_s": 0.2, "sweep_s": 1000.0, "grace_s": 30.0}
+    limits = {"stall_timeout_s": 0.2, "sweep_s": 1000.0}
     bench, body = await sampling(tmp_path, serve, limits=limits)
-    await asyncio.sleep(0.01)
     bench.engine.deaf = True
     bench.context.hear_weights(manifest(1))
     with pytest.raises(EngineFailed, match="told to end what it generates, it did not within"):
@@ -299,7 +325,7 @@ async def test_an_engine_that_hangs_when_new_weights_come_ends_the_worker(
 async def test_an_engine_that_dies_in_a_swap_while_the_worker_leaves_is_no_secret(
     tmp_path: Path, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench, body = await sampling(tmp_path, serve, limits={"grace_s": 30.0})
+    bench, body = await sampling(tmp_path, serve)
     loading, go_on = asyncio.Event(), asyncio.Event()
 
     async def die(_weights: object) -> None:
@@ -307,7 +333,6 @@ async def test_an_engine_that_dies_in_a_swap_while_the_worker_leaves_is_no_secre
         await go_on.wait()
         raise EngineFailed("out of memory in the swap")
 
-    await asyncio.sleep(0.01)
     bench.engine.load_weights = die  # type: ignore[method-assign]
     bench.broker.blocked = True
     bench.context.hear_weights(manifest(1))

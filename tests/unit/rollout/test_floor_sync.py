@@ -122,7 +122,7 @@ async def test_in_flight_cuts_nothing(tmp_path: Path) -> None:
 
 
 async def test_drain_waits_for_turns_and_swaps_after_them(tmp_path: Path) -> None:
-    async with Bench(tmp_path, on_sync="drain", limits={"grace_s": 30.0}) as bench:
+    async with Bench(tmp_path, on_sync="drain") as bench:
         bench.broker.put("prompts", task(0))
         await hold(bench, at=4, rollouts=1)
         bench.publish(1)

@@ -92,7 +92,7 @@ async def test_a_call_that_outlasts_the_grace_starts_its_rollout_again_elsewhere
     tmp_path: Path,
 ) -> None:
     slow = Slow(repeatable=False)
-    async with calling(tmp_path, slow, returns=1) as bench:
+    async with calling(tmp_path, slow, returns=1, limits={"grace_s": 0.2}) as bench:
         bench.broker.giving = False
         await bench.floor.departure.leave()
         assert bench.broker.bodies("prompts") == [slow.task(0)]

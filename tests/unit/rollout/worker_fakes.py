@@ -235,7 +235,7 @@ class Bench:
                 "retry_s": 0.005,
                 "confirm_patience_s": 0.05,
                 "max_swap_delay_s": 0.05,
-                "grace_s": 0.2,
+                "grace_s": 30.0,
                 **(limits or {}),
             }
         )

@@ -15,10 +15,11 @@ def make_context(
     *,
     role: str = "rollout",
     broker: Any = None,
-    stall_s: float = 0.05,
+    stall_s: float = 0.2,
     on_deadline: Literal["warn", "stop"] = "stop",
 ) -> RoleContext:
-    """Lines after 10 ms; `deadlines.stall` passes after 50 ms."""
+    """Lines after 10 ms. `deadlines.stall` passes after 200 ms: later than the first line, however
+    long that one's sleep takes, for of that at most 70 ms count."""
     config = RunConfig.model_validate(
         {
             "run": {"name": "t", "steps": 1, "dir": str(folder)},

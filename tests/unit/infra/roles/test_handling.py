@@ -88,10 +88,11 @@ async def test_a_queue_that_has_nothing_is_named_and_stops_nobody(tmp_path: Path
         for _ in range(2):
             while context.waits.current()[0] != "a message in 'rollouts'":
                 await asyncio.sleep(0.002)
+            named = set(context.waits._open)
             handled.clear()
             messages.put(1)
             await handled.wait()
-            while context.waits.current()[0]:
+            while named & set(context.waits._open):
                 await asyncio.sleep(0.0005)
         await asyncio.sleep(2 * context.config.deadlines.stall)
         context.stop.set()
