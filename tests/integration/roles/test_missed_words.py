@@ -16,7 +16,7 @@ from tests.broker_fixtures import Connect
 from tests.integration.roles.toy_run import start, write_recipe
 from tests.proxy import Proxy
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 
 async def say(broker: Broker, state: RunState) -> None:
@@ -32,7 +32,7 @@ async def test_missed_resume(
     beats = broker.events()
 
     async def beat(accept: Callable[[Heartbeat], bool] = lambda _: True) -> Heartbeat:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 heard = Heartbeat.model_validate_json((await anext(beats)).body)
                 if accept(heard):
@@ -59,12 +59,12 @@ async def test_missed_resume(
         await say(broker, resumed)
         proxy.heal()
         assert (await beat()).state == "paused"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (await beat()).state != "running":
                 await say(broker, resumed)
         await say(broker, paused)
         assert [(await beat()).state for _ in range(2)] == ["running"] * 2
 
         await say(broker, RunState(run_id="a", number=3, wanted=Wanted.STOPPED))
-        output, _ = await asyncio.to_thread(role.communicate, timeout=30)
+        output, _ = await asyncio.to_thread(role.communicate, timeout=120)
     assert role.returncode == 0, output

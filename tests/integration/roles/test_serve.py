@@ -15,7 +15,7 @@ from schemas.control import Command, Heartbeat, RunState, Wanted
 from tests.broker_fixtures import Connect
 from tests.integration.roles.toy_run import start, write_recipe
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 
 def control(message: Message) -> Outgoing:
@@ -54,7 +54,7 @@ async def test_it_learns_its_run_ignores_others_and_ends_with_it(
     for _ in range(2):
         assert (await beat()).state == "running"
     await broker.publish(control(RunState(run_id="a", number=6, wanted=Wanted.STOPPED)))
-    output, _ = role.communicate(timeout=30)
+    output, _ = role.communicate(timeout=120)
     assert role.returncode == 0, output
     assert "ignoring run b of the same name" in output
     assert "ignoring a control message that cannot be read" in output
@@ -70,7 +70,7 @@ async def test_a_stop_command_ends_it(
     await anext(beats)
     await broker.publish(control(RunState(run_id="a", number=1)))
     await broker.publish(control(Command(verb="stop", number=1, by="ana")))
-    output, _ = role.communicate(timeout=30)
+    output, _ = role.communicate(timeout=120)
     assert role.returncode == 0, output
     assert "told to stop by ana" in output
 
@@ -87,7 +87,7 @@ def test_sigterm_is_exit_0_and_a_second_sigint_130(
         for number in numbers:
             role.send_signal(number)
             assert number.name in role.stdout.readline() or number == numbers[-1]
-        role.communicate(timeout=30)
+        role.communicate(timeout=120)
         assert role.returncode == code
 
 
@@ -96,8 +96,9 @@ def test_a_broker_that_is_down_is_exit_3_with_advice(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"amqp://u:secret@127.0.0.1:{unused.getsockname()[1]}/"
-        role = start(tmp_path, "rollout", recipe, url=url)
-        output, _ = role.communicate(timeout=60)
+        option = "rollout.engine_options.connect_s=2"
+        role = start(tmp_path, "rollout", recipe, option, url=url)
+        output, _ = role.communicate(timeout=120)
     assert role.returncode == 3
     assert "no broker answers at 127.0.0.1:" in output
     assert "start it, or correct [broker] url" in output
@@ -107,7 +108,7 @@ def test_a_broker_that_is_down_is_exit_3_with_advice(tmp_path: Path) -> None:
 
 def test_no_broker_at_all_is_exit_3_with_advice(tmp_path: Path) -> None:
     role = start(tmp_path, "rollout", str(write_recipe(tmp_path, "none")))
-    output, _ = role.communicate(timeout=60)
+    output, _ = role.communicate(timeout=120)
     assert role.returncode == 3
     assert "WARREN_BROKER_URL and [broker] url are empty" in output
     assert "run.py broker RECIPE" in output
@@ -133,7 +134,7 @@ async def test_a_broker_that_restarts_is_found_again(
         after = await number()
     assert role.poll() is None
     role.send_signal(signal.SIGTERM)
-    output, _ = role.communicate(timeout=30)
+    output, _ = role.communicate(timeout=120)
     assert role.returncode == 0, output
 
 
@@ -147,7 +148,7 @@ def test_an_error_of_the_body_becomes_its_exit_code(
     ):
         option = f"rollout.engine_options.body={mode}"
         role = start(tmp_path, "rollout", recipe, option, url=broker_url)
-        output, _ = role.communicate(timeout=60)
+        output, _ = role.communicate(timeout=120)
         assert role.returncode == code
         assert words in output
         assert ("Traceback" in output) == (code == 1)

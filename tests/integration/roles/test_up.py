@@ -8,13 +8,13 @@ import pytest
 
 from tests.integration.roles.toy_run import eventually, processes_of, says, start, write_recipe
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 
 def test_a_run_ends_with_the_trainer(tmp_path: Path, run_name: str, broker_url: str) -> None:
     recipe = write_recipe(tmp_path, run_name)
     up = start(tmp_path, "up", str(recipe), "run.seed=7", url=broker_url)
-    output, _ = up.communicate(timeout=90)
+    output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
     root = tmp_path / "runs" / run_name
     assert (tmp_path / "runs" / "latest").resolve() == root
@@ -40,9 +40,9 @@ def test_a_private_broker_comes_and_goes(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "private")
     up = start(tmp_path, "up", str(recipe))
     url_file = tmp_path / "runs" / "private" / "broker" / "url"
-    eventually(url_file.exists, "the url file", 90)
+    eventually(url_file.exists, "the url file", 180)
     assert url_file.stat().st_mode & 0o777 == 0o600
-    output, _ = up.communicate(timeout=90)
+    output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
     assert "(private node)" in output
     assert not url_file.exists()
@@ -63,7 +63,7 @@ def test_a_death_too_many_stops_all_and_is_named(
     recipe = write_recipe(tmp_path, run_name, steps=1000)
     options = (f"rollout.engine_options.rollout-2={mode}", "supervise.restarts=0")
     up = start(tmp_path, "up", str(recipe), *options, url=broker_url)
-    output, _ = up.communicate(timeout=90)
+    output, _ = up.communicate(timeout=180)
     assert up.returncode == code, output
     assert f"rollout-2 died: {words}" in output
     assert reason in output
@@ -79,7 +79,7 @@ def test_an_interrupt_drains(
     log = tmp_path / "runs" / run_name / "logs" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining")
     up.send_signal(number)
-    output, _ = up.communicate(timeout=90)
+    output, _ = up.communicate(timeout=180)
     assert up.returncode == 130, output
     assert says(log, "SIGTERM: handing over and leaving")
     assert says(log, "rollout-1  left")
@@ -96,7 +96,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, run_name: str, broker_
     trainer = tmp_path / "runs" / run_name / "logs" / "trainer-1.log"
     eventually(lambda: says(trainer, "trainer  left"), "leaving")
     up.send_signal(signal.SIGINT)
-    output, _ = up.communicate(timeout=60)
+    output, _ = up.communicate(timeout=120)
     assert up.returncode == 130, output
     assert processes_of(tmp_path) == []
 
@@ -107,7 +107,7 @@ def test_nothing_is_left_of_a_role_that_spawned(
     recipe = write_recipe(tmp_path, run_name, steps=5)
     option = "rollout.engine_options.rollout-1=spawn"
     up = start(tmp_path, "up", str(recipe), option, url=broker_url)
-    output, _ = up.communicate(timeout=90)
+    output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
     assert processes_of(tmp_path) == []
 
@@ -119,7 +119,7 @@ def test_a_used_folder_is_refused_unless_told(
     outcomes = []
     for flags in ([], [], ["--resume"], ["--purge"]):
         up = start(tmp_path, "up", str(recipe), *flags, url=broker_url)
-        output, _ = up.communicate(timeout=90)
+        output, _ = up.communicate(timeout=180)
         metrics = tmp_path / "runs" / run_name / "metrics.jsonl"
         outcomes.append((up.returncode, len(metrics.read_text().splitlines()), output))
     assert [(code, lines) for code, lines, _ in outcomes] == [(0, 4), (2, 4), (0, 8), (0, 4)]
@@ -130,10 +130,10 @@ def test_purge_leaves_alone_a_folder_in_use(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "busy", steps=1000)
     up = start(tmp_path, "up", str(recipe))
     log = tmp_path / "runs" / "busy" / "logs" / "rollout-1.log"
-    eventually(lambda: says(log, "joined"), "joining", 90)
+    eventually(lambda: says(log, "joined"), "joining", 180)
     second = start(tmp_path, "up", str(recipe), "--purge")
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=120)
     assert second.returncode == 2
     assert "is in use" in output
     up.send_signal(signal.SIGTERM)
-    up.communicate(timeout=60)
+    up.communicate(timeout=120)

@@ -3,6 +3,7 @@
 What a worker does is told by `rollout.engine_options.<worker>`:
 `wait` (default), `die`, `die-once`, `leave-once`, `raise`, `deaf` (ignores SIGTERM),
 `spawn` (leaves a grandchild), `spawn-once` (and dies), `config` (a misconfiguration).
+The trainer begins when all have joined, and ends early when a file `enough` is in the run folder.
 """
 
 import asyncio
@@ -46,6 +47,21 @@ def first_time(context: RoleContext) -> bool:
     return True
 
 
+def everybody_joined(context: RoleContext) -> bool:
+    """Whether each process that `up` started has found its run, in one life at least."""
+    config = context.config
+    roles = {"producer": 1, "rollout": config.rollout.workers, "reward": config.reward.workers}
+    names = [f"{role}-{number}" for role, count in roles.items() for number in range(1, count + 1)]
+    return all(f"joined {context.known_run_id}" in said_by(context, name) for name in names)
+
+
+def said_by(context: RoleContext, name: str) -> str:
+    try:
+        return (context.folder.logs / f"{name}.log").read_text()
+    except FileNotFoundError:
+        return ""
+
+
 async def train(context: RoleContext) -> None:
     mark = context.folder.root / "toy-run-id"
     if "--resume" not in sys.argv or not mark.exists():
@@ -57,7 +73,13 @@ async def train(context: RoleContext) -> None:
     steps = context.config.run.steps
     metrics.append("eval", {"version": 0, "eval/reward": 0.25})
     mode = context.config.rollout.engine_options.get(context.worker, "wait")
+    while not everybody_joined(context):  # who comes later would not hear of the end
+        await broadcast(context, RunState(run_id=run_id, number=0))
+        if await context.sleep_or_stop(0.1):
+            return
     for step in range(1, steps + 1):
+        if (context.folder.root / "enough").exists():
+            break
         await broadcast(context, RunState(run_id=run_id, number=step, step=step))
         if mode == "die-once" and step == 3 and first_time(context):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +157,8 @@ BODIES = {
 def run(config: RunConfig, *, worker: str | None = None, **flags: object) -> int:
     role = sys.argv[1]
     body = BODIES.get(config.rollout.engine_options.get("body", role), work)
-    return asyncio.run(serve(role, config, body, worker=worker, connect_timeout_s=5.0))
+    patience_s = float(config.rollout.engine_options.get("connect_s", 60.0))
+    return asyncio.run(serve(role, config, body, worker=worker, connect_timeout_s=patience_s))
 
 
 def check(config: RunConfig) -> list[str]:

@@ -55,7 +55,7 @@ def start(folder: Path, *arguments: str, url: str = "") -> "subprocess.Popen[str
     )
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait until it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
