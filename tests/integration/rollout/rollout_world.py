@@ -48,10 +48,14 @@ class World:
         self.failures: list[Failure] = []
         self.tasks: list[str] = []
 
-    async def publish_weights(self, version: int) -> None:
-        """Random weights of their own, in the store and broadcast."""
+    def build(self, version: int) -> None:
+        """Random weights of their own, not published yet."""
         if version not in self.models:
             self.models[version] = build(self.folder / f"model-{version}", tied=False, seed=version)
+
+    async def publish_weights(self, version: int) -> None:
+        """Put a version into the store and broadcast it."""
+        self.build(version)
         published = await asyncio.to_thread(
             self.store.publish,
             dict(self.models[version].state_dict()),

@@ -182,14 +182,18 @@ async def test_endless_interruption_of_a_long_rollout(yard: Yard, connect: Conne
     for hand in hands:
         await hand.start()
         hand.engine.length = length
+        hand.engine.hold_at = 3  # however slow the disk is, no version sees all of it
         hand.engine.before_token = slowly
     await yard.put("prompts", task(0))
+    await yard.until(lambda: any(hand.at("0.0", 3) for hand in hands), "a beginning")
     version = 0
     while not yard.rollouts:
         version += 1
         assert version < 300, "it goes on for ever"
         await yard.publish_weights(version)
         await yard.until(lambda v=version: all(one.served == v for one in hands), "the swap")
+        for hand in hands:
+            hand.engine.release(3 + 3 * version)
         await yard.take()
     for hand in hands:
         await hand.stop()

@@ -98,8 +98,8 @@ async def test_a_snapshot_whose_confirm_was_cut_off_is_continued_once(
     yard: Yard, proxy: Proxy, connect: Connect, broker_url: str
 ) -> None:
     hand = await sampling(yard, proxy, connect, broker_url, number=1, confirm_patience_s=0.2)
-    proxy.black_hole()
     await yard.publish_weights(1, broadcast=False)
+    proxy.black_hole()
     hand.floor.sync.hear_number(1)
     await yard.until(lambda: hand.served == 1, "the swap, with the broker silent")
     assert hand.floor.counters.unconfirmed_cuts == 1

@@ -70,7 +70,7 @@ async def test_what_a_killed_worker_held_another_does_again(world: World) -> Non
 
 async def test_a_worker_whose_engine_hangs_hands_over_and_leaves(world: World) -> None:
     await world.put_tasks(12)
-    await world.start("a", hangs_after=60, stall_timeout=2.0)
+    await world.start("a", hangs_after=60, stall_timeout=5.0)
     code = await asyncio.wait_for(world.workers.pop("a").wait(), 120)
     assert code == 1, world.logs()
     assert "the engine hangs" in world.logs()
@@ -81,6 +81,7 @@ async def test_a_worker_whose_engine_hangs_hands_over_and_leaves(world: World) -
 
 @pytest.mark.parametrize("on_sync", ["republish", "in_flight", "drain"])
 async def test_new_weights_in_the_middle_of_rollouts(world: World, on_sync: str) -> None:
+    world.build(1)  # now: later the rollouts would not wait for it
     await world.put_tasks(30)
     await world.start("a", on_sync=on_sync)
     await world.start("b", on_sync=on_sync)
