@@ -75,23 +75,16 @@ class Sweep:
 
         Raises:
             EngineFailed: The engine hangs.
-            DeadlinePassed: The broker is away or confirms nothing, or a version does not come, for
-                too long, and `on_deadline` is `stop`.
+            DeadlinePassed: The broker confirms nothing, or a version does not come, for too long,
+                and `on_deadline` is `stop`.
         """
         last = time.monotonic()
-        async with (
-            AsyncExitStack() as away,
-            AsyncExitStack() as confirms,
-            AsyncExitStack() as versions,
-        ):
+        async with AsyncExitStack() as confirms, AsyncExitStack() as versions:
             while True:
                 await asyncio.sleep(self._limits.sweep_s)
                 now = time.monotonic()
                 await self.once(min(now - last, 2 * self._limits.sweep_s))
                 last = now
-                await self._name(
-                    away, lambda: "the broker to come back", not self._outbox.connected
-                )
                 slow = self._outbox.unconfirmed()[1] > _NAMED_AFTER_S
                 await self._name(confirms, self._unconfirmed, slow)
                 await self._name(versions, self._unserved, bool(self._behind()))

@@ -1,6 +1,5 @@
 """Timers that stand still, waits that are named, and an engine that is not believed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -171,16 +170,3 @@ async def test_the_heartbeat_tells_what_a_kill_would_cost(tmp_path: Path) -> Non
         await bench.until(lambda: len(bench.broker.queues["cancel_queue"]) == 2)
         assert bench.floor.describe()["tokens_unsaved"] == 0
         assert bench.floor.describe()["counters"]["tokens_generated"] == 10
-
-
-async def test_a_broker_that_is_away_is_named(tmp_path: Path) -> None:
-    async with Bench(tmp_path) as bench:
-        bench.broker.connected = False
-        named = "the broker to come back"
-        await bench.until(lambda: any(what() == named for what, _ in open_waits(bench)))
-        bench.broker.connected = True
-        await bench.until(lambda: not any(what() == named for what, _ in open_waits(bench)))
-
-
-def open_waits(bench: Bench) -> list[tuple[Callable[[], str], float]]:
-    return list(bench.context.waits._open.values())
