@@ -139,7 +139,13 @@ def check_model(config: RunConfig) -> str:
             f"{folder} has no weights (*.safetensors)",
             hint="save the model with safetensors; .bin files are not read",
         )
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "?")
+    try:
+        read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = read.get("model_type", "?")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{folder / 'config.json'} cannot be read: {error}", hint="copy the model folder again"
+        ) from error
     size = sum(path.stat().st_size for path in weights)
     return f"{folder}: {kind}, {size / 1e6:.1f} MB in {len(weights)} file(s)"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from infra.observe.relay import Relay
 from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.context import TRAINER
+from infra.roles.errors import RoleDied
 from infra.roles.fleet.children import RoleProcess
 from infra.roles.fleet.processes import end_orphans
 from infra.roles.fleet.run_folder import write_atomically
@@ -42,10 +43,20 @@ class Roles:
         self._pids: dict[str, int] = {}
 
     def start_all(self, relay: Relay) -> None:
-        """Start each; what it logs is relayed."""
+        """Start each; what it logs is relayed.
+
+        Raises:
+            RoleDied: There is no room for one of them.
+        """
         for child in self.children:
             relay.follow(child.name, child.role, child.log)
-            self._start(child)
+            try:
+                self._start(child)
+            except OSError as error:
+                raise RoleDied(
+                    f"{child.name} cannot be started: {error.strerror or error}",
+                    hint="raise the limits on processes, open files or memory (ulimit -a)",
+                ) from error
         self.note_running()
 
     def restart(self, child: RoleProcess) -> None:

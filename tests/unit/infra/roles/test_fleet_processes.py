@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.observe.relay import Relay
+from infra.roles.errors import RoleDied
 from infra.roles.fleet import children
 from infra.roles.fleet.children import RoleProcess
 from infra.roles.fleet.processes import alive, end_orphans, environment_of
@@ -60,6 +62,13 @@ def test_started_again_it_gets_other_words_and_another_number(
     until(lambda: child.log.read_text() == "--purge\n--resume\n")
     roles.note_running()
     assert json.loads(folder.fleet.read_text()) == {"trainer": child.pid} != first
+
+
+def test_a_machine_without_room_for_a_first_start_is_told_of(tmp_path: Path) -> None:
+    child = RoleProcess("reward", "reward-1", [str(tmp_path / "nowhere")], log=tmp_path / "log")
+    roles = Roles([child], RunFolder(tmp_path), environment={}, others=tuple)
+    with pytest.raises(RoleDied, match="reward-1 cannot be started: No such file"):
+        roles.start_all(Relay(everything_of="trainer"))
 
 
 def test_only_the_trainer_is_told_to_resume(tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_what_needs_a_model_is_not_asked_when_there_is_none(
     assert "no such thing" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ['{"model_type": ', "[]"])
+def test_a_damaged_model_folder_is_named(
+    config: RunConfig, roles: dict[str, str], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read: .*\n.*copy the model"):
+        preflight(config, roles)
+
+
 def test_a_module_that_is_not_installed(config: RunConfig, roles: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="No module named 'never_written'"):
         preflight(config, {**roles, "reward": "never_written"})
