@@ -1,6 +1,7 @@
 """One scoring process, seen from the role: start it, send rollouts, hear answers, kill it."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,8 +16,11 @@ import orjson
 from consumers.reward.frames import frame, receive_frame
 from infra.roles.errors import ConfigError, WarrenError
 
+logger = logging.getLogger(__name__)
+
 START_TIMEOUT_S = 120.0
 """To import what a user's reward function imports."""
+_GONE_S = 10.0
 _LIMIT_BYTES = 1 << 26
 
 
@@ -108,11 +112,18 @@ class ScoringProcess:
         return answer
 
     async def kill(self) -> None:
-        """End it and whatever it started, and reap it."""
+        """End it and whatever it started, and reap it.
+
+        One that the kernel does not let go (a dead network disk, say) is left behind.
+        """
+        pid = self._process.pid
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
         self._writer.close()
-        await asyncio.to_thread(self._process.wait)
+        try:
+            await asyncio.to_thread(self._process.wait, _GONE_S)
+        except subprocess.TimeoutExpired:
+            logger.warning("scoring process %d does not end, even killed: left behind", pid)
 
     async def _how_it_ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,16 @@ async def test_whatever_ends_a_slot_is_heard_by_all_who_wait(pools, monkeypatch)
             *(pool.score(body(number)) for number in range(3)), return_exceptions=True
         )
     assert [type(outcome) for outcome in outcomes] == [ValueError] * 3
+
+
+async def test_a_process_that_the_kernel_does_not_let_go_is_left_behind(pools, monkeypatch, caplog):
+    pool = await pools(f"{SAMPLES}:command")
+    wait = subprocess.Popen.wait
+
+    def stuck(process, timeout=None):
+        wait(process)
+        raise subprocess.TimeoutExpired("it", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", stuck)
+    await asyncio.wait_for(pool.close(), 20)
+    assert "does not end, even killed: left behind" in caplog.text
