@@ -105,15 +105,6 @@ class RoleContext:
         """Add fields of `Heartbeat` to ours, asked for every time one is sent."""
         self.describe = describe
 
-    async def sleep_or_stop(self, seconds: float) -> bool:
-        """Sleep; True, and early, when the role was told to stop."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.stop.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def unless_stopped(self, work: Awaitable[object]) -> bool:
         """Whether the work was done before the role was told to stop; else it is cancelled."""
         working = asyncio.ensure_future(work)

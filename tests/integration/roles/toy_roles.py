@@ -7,6 +7,7 @@ The trainer begins when all have joined, and ends early when a file `enough` is 
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -47,6 +48,14 @@ def first_time(context: RoleContext) -> bool:
     return True
 
 
+async def stopped_within(context: RoleContext, seconds: float) -> bool:
+    """Sleep; True, and early, when the role was told to stop."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await context.stop.wait()
+    return context.stop.is_set()
+
+
 def everybody_joined(context: RoleContext) -> bool:
     """Whether each process that `up` started has found its run, in one life at least."""
     config = context.config
@@ -75,7 +84,7 @@ async def train(context: RoleContext) -> None:
     mode = context.config.rollout.engine_options.get(context.worker, "wait")
     while not everybody_joined(context):  # who comes later would not hear of the end
         await broadcast(context, RunState(run_id=run_id, number=0))
-        if await context.sleep_or_stop(0.1):
+        if await stopped_within(context, 0.1):
             return
     for step in range(1, steps + 1):
         if (context.folder.root / "enough").exists():
@@ -85,7 +94,7 @@ async def train(context: RoleContext) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         values = {"step": step, "version": step - 1, "staleness/mean": 0.5, "staleness/max": step}
         metrics.append("step", {**values, "rollout/interruptions": 2})
-        if await context.sleep_or_stop(0.2):
+        if await stopped_within(context, 0.2):
             return
     metrics.append("eval", {"version": steps, "eval/reward": 0.75})
     metrics.append(
@@ -124,7 +133,7 @@ async def publish_states(context: RoleContext) -> None:
     context.set_run_id("alone")
     print("ready", flush=True)
     number = 0
-    while not await context.sleep_or_stop(0.05):
+    while not await stopped_within(context, 0.05):
         number += 1
         await broadcast(context, RunState(run_id="alone", number=number))
 

@@ -141,13 +141,6 @@ async def test_foreign_messages_are_named(tmp_path: Path) -> None:
     assert context.foreign(Headers(run_id="b", group=0)) == "belongs to run 'b', this is run 'a'"
 
 
-async def test_sleeping_ends_with_the_stop(tmp_path: Path) -> None:
-    context = make(tmp_path)
-    assert await context.sleep_or_stop(0.001) is False
-    asyncio.get_running_loop().call_soon(context.stop.set)
-    assert await context.sleep_or_stop(3600) is True
-
-
 async def test_heartbeats_say_what_is_waited_for(tmp_path: Path) -> None:
     context = make(tmp_path)
     assert heartbeat_of(context).state == "starting"
