@@ -36,9 +36,9 @@ def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = Fal
             f"nothing to resume: {folder.root} holds no run", hint="leave --resume out to begin it"
         )
     elif not resume and folder.root.is_dir() and any(folder.root.iterdir()):
+        ways = "--resume goes on with it, --purge removes it" if exists else "it holds no run"
         raise ConfigError(
-            f"{folder.root} exists already",
-            hint="--resume goes on with it, --purge removes it, run.name=... begins another",
+            f"{folder.root} exists already", hint=f"{ways}, run.name=... begins another"
         )
     try:
         folder.logs.mkdir(parents=True, exist_ok=True)

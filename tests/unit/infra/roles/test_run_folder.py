@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_run_is_neither_used_nor_removed(tmp_path: Path) -> 
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "thesis.tex").touch()
     for purge in (False, True):
-        with pytest.raises(ConfigError, match="exists already"):
+        with pytest.raises(ConfigError, match=r"exists already\n.* it holds no run, run\.name"):
             prepare_folder(config(tmp_path), purge=purge)
     assert (tmp_path / "one" / "thesis.tex").exists()
 
