@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,29 @@ async def test_requests_under_way_come_in_before_the_intake_ends(tmp_path: Path)
         bench.broker.put("prompts", task(0))
         await asyncio.sleep(0.02)
         assert len(bench.broker.gets) == number
+
+
+async def test_while_it_works_the_event_loop_is_watched(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    @contextlib.contextmanager
+    def watchdog(limit_s: float) -> Iterator[None]:
+        seen.append(limit_s)
+        yield
+        seen.append("over")
+
+    monkeypatch.setattr(worker, "Watchdog", watchdog)
+    bench = Bench(tmp_path, limits={"stall_timeout_s": 70.0})
+    bench.engine.hold_at = 3
+    bench.broker.put("prompts", task(0))
+    body = serve(bench)
+    await running(bench, 1)
+    assert seen == [70.0]
+    bench.context.stop.set()
+    await body
+    assert seen == [70.0, "over"]
 
 
 async def test_an_engine_that_hangs_ends_the_worker_and_what_it_sampled_goes_back(
