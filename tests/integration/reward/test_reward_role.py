@@ -88,6 +88,13 @@ async def take(broker, queue, model):
     return delivery.envelope, decode(delivery, delivery.body, model)
 
 
+async def counted(context, name, number):
+    """A message may be seen in its queue before its publisher has the confirm."""
+    async with asyncio.timeout(60):
+        while context.describe()["counters"][name] < number:
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     ("purpose", "queue"), [(Purpose.TRAIN, "trajectories"), (Purpose.EVAL, "evaluations")]
 )
@@ -153,6 +160,7 @@ async def test_a_score_that_comes_at_the_second_attempt_counts(connect, config, 
     async with scoring(broker, config) as (context, _):
         await broker.publish(rollout_message(rollout(str(tmp_path / "marker"))))
         envelope, trajectory = await take(broker, "trajectories", Trajectory)
+        await counted(context, "scored", 1)
         assert context.describe()["counters"] == {"scored": 1.0, "failed": 0.0, "retried": 1.0}
         assert (await broker.depth("failures"))[0] == 0
     assert trajectory.reward == 1.0
@@ -179,6 +187,7 @@ async def test_reward_that_kills_every_group(connect, config):
                 rollout_message(rollout("raise", rollout_id=name, group=group, index=index))
             )
         failures = [(await take(broker, "failures", Failure))[1] for _ in sent]
+        await counted(context, "failed", len(sent))
         assert not task.done(), "the role goes on"
         assert context.describe()["counters"]["failed"] == len(sent)
         assert (await broker.depth("rollouts"))[0] == 0
@@ -198,7 +207,7 @@ async def test_what_the_role_waits_for_has_a_name_and_a_deadline(connect, config
     waits = Waits(warn_after_s=0.2, on_deadline="stop")
     context = role_context(config, broker, role="reward", waits=waits, run_id=RUN)
     with pytest.raises(ExceptionGroup) as ended:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await score_rollouts(context)
     (passed,) = ended.value.exceptions
     assert isinstance(passed, DeadlinePassed)
