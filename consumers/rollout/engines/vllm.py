@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _REASONS = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _MAX_TEMPERATURE = 2.0
+_ABORT_S = 2.0
+"""Well below what a worker gives to closing, or an engine that hangs would not be ended."""
 _CLOSE_S = 0.5
 _GONE_S = 10.0
 _ENGINE = "EngineCore"
@@ -188,7 +190,7 @@ class VllmEngine:
         if self._turns and not engine.errored:
             turns = [turn.internal_id for turn in self._turns.values() if turn.internal_id]
             with contextlib.suppress(TimeoutError):  # one that hangs is ended all the same
-                async with asyncio.timeout(_GONE_S):
+                async with asyncio.timeout(_ABORT_S):
                     await engine.abort(turns, internal=True)
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
