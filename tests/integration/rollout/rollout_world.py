@@ -164,7 +164,7 @@ class World:
 
     async def collect(self, reached: Callable[[], bool]) -> None:
         """Take rollouts and failures until `reached`; a stuck fleet fails with its logs."""
-        deadline = asyncio.get_running_loop().time() + 150
+        deadline = asyncio.get_running_loop().time() + 300
         while not reached():
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"missing {self.missing()}\n{self.logs()}")
