@@ -135,8 +135,7 @@ async def serve_rollouts(
         return
     # in threads: importing what they need takes seconds, and control must not wait for it
     gate = Gate()
-    importing = "the engine and the agent to be imported"
-    async with context.waits(importing, deadline_s=config.deadlines.stall):
+    async with context.waits("the engine to be imported", deadline_s=config.deadlines.stall):
         engine = await asyncio.to_thread(build_engine or _build_engine, config)
         loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
     store, model = context.folder.weights(config), Path(config.model.path)
