@@ -70,6 +70,7 @@ test: $(VLLM) $(DEV)
 	$(BIN)/python -m pytest tests/unit
 	$(BIN)/python -m pytest tests --ignore=tests/unit
 
+# An hour in which nothing may grow: $(BIN)/python -m tests.benchmarks soak
 bench: $(DEV)
 	$(BIN)/python -m tests.benchmarks
 

@@ -3,19 +3,23 @@
     run.py up (storm recipe, simulated engine, unhurried) -> every 10 s a sample of each process,
     the broker and the run folder -> soak.jsonl -> a straight line through each quantity -> verdict
 
-The first tenth is warm-up. In it and for some minutes after, bounded memories fill: pydantic's
-cache of strings (16,384), a worker's memory of settled messages (4,096), the broker's first
-write-ahead log (64 MiB). A run of some minutes is therefore called not flat.
+The last half is judged. In the first, bounded memories fill: pydantic's cache of strings (16,384
+places), a rollout worker's memory of settled messages (4,096), the broker's first write-ahead log
+(64 MiB). What fills is steep at first and level afterwards, what leaks goes on at its pace: the
+slope of the first half is shown beside. Where that memory is not full by the half, the run is too
+short to tell the one from the other, and is not called flat.
 
 A quantity of bytes is flat when it grows by less than 5 % of its mean an hour, a count when by
-less than one an hour, or by less than three standard errors. The slope over the last half alone
-is shown, too: what fills a memory bends, what leaks does not. Shown and not judged: the
-proportional set size, which changes with whoever else uses the same libraries; the run folder,
-where metrics and logs grow with the steps, the journal up to `checkpoint.journal_bytes`.
+less than one an hour, or by less than three standard errors. Where three are more than the bound,
+the line says `noisy`: a leak of less than that would not be seen there. Shown and not judged: the
+proportional set size, which changes with whoever else uses the same libraries; messages settled;
+the run folder, where metrics and logs grow with the steps, the journal up to
+`checkpoint.journal_bytes`.
 """
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -34,15 +38,17 @@ from infra.roles.settings import load_config
 from infra.runs.folder import RunFolder
 from infra.storm.runs import UpProcess, write_recipe
 from infra.storm.watch import StepReader, Watch
-from tests.benchmarks.soak_sample import Eyes, Sample
-from tests.benchmarks.soak_trend import COUNT_BOUND, RELATIVE_BOUND, trend
+from tests.benchmarks.soak_sample import SETTLED, Eyes, Sample
+from tests.benchmarks.soak_trend import COUNT_BOUND, RELATIVE_BOUND, SIGMAS, Trend, trend
 
 RECIPE = Path(__file__).resolve().parents[2] / "infra/recipes/storm.toml"
 FRONT_DOOR = RECIPE.parents[2] / "run.py"
 PERIOD_S = 10.0
 REPORT_S = 300.0
-WARM_UP = 0.1
+WARM_UP = 0.5
 """Of the time."""
+REMEMBERED = 4096
+"""Settled messages that a rollout worker remembers: its largest memory of our own."""
 UNHURRIED = (
     "run.name=soak",
     "run.steps=1000000",
@@ -51,7 +57,9 @@ UNHURRIED = (
 )
 _BEGIN_S = 240.0
 _LEAVE_S = 120.0
+_MAKE_S = 300.0
 _MEBI = 1024.0**2
+_SHOWN_ONLY = ("pss_bytes", SETTLED)
 
 Row = tuple[float, Sample]
 """Seconds since the first sample, and what was seen."""
@@ -65,7 +73,7 @@ async def soak(minutes: float, scratch: Path) -> bool:
         scratch: Becomes the folder of run folders; a former soak in it is purged.
     """
     making = [sys.executable, "-m", prepare.__name__, "--runs", str(scratch)]
-    subprocess.run(making, check=True)  # apart: it imports half a gigabyte
+    subprocess.run(making, check=True, timeout=_MAKE_S)  # apart: it imports half a gigabyte
     folder = scratch / prepare.NAME
     settings = [
         *UNHURRIED,
@@ -116,6 +124,8 @@ async def _eyes(process: UpProcess, run: RunFolder, name: str) -> AsyncIterator[
             Eyes(up=process.pid, folder=run, run=name, management=management, watch=watch),
             watch,
         )
+        if listening.done():
+            await listening  # it must not end: what is not heard any more seems flat
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
@@ -178,47 +188,57 @@ def show(rows: Sequence[Row], *, num_steps: int) -> bool:
     """Print the table; whether everything is flat.
 
     Returns:
-        False, too, when there are too few samples to tell.
+        False, too, when there are too few samples, or not enough was done before, to tell.
     """
     until = rows[-1][0] if rows else 0.0
-    kept = [row for row in rows if row[0] >= WARM_UP * until]
-    print(f"soak · {until / 60:.1f} min · {num_steps:,} steps · {len(kept)} samples after warm-up")
+    early = [row for row in rows if row[0] < WARM_UP * until]
+    late = rows[len(early) :]
+    print(f"soak · {until / 60:.1f} min · {num_steps:,} steps · {len(late)} samples judged")
     heads = "".join(f"{name:>12s}" for name in ("first", "last", "slope/h"))
-    print(f"  {'':32s}{heads}{'± s.e.':>10s}{'last half/h':>13s}{'bound':>10s}")
-    names = [
-        (who, what) for who, seen in (kept[-1][1] if kept else {}).items() for what in sorted(seen)
-    ]
-    verdicts = [_show_one(kept, who, what) for who, what in names]
-    print("  flat" if verdicts and all(verdicts) else "  NOT FLAT", flush=True)
-    return bool(verdicts) and all(verdicts)
+    print(f"  {'':32s}{heads}{'± s.e.':>10s}{'before/h':>12s}{'bound':>10s}")
+    names = sorted({(who, what) for _, seen in late for who in seen for what in seen[who]})
+    verdicts = [_show_one(early, late, who, what) for who, what in names]
+    verdicts.append(_filled(late))
+    flat = bool(names) and all(verdicts)
+    print("  flat" if flat else "  NOT FLAT", flush=True)
+    return flat
 
 
-def _show_one(rows: Sequence[Row], who: str, what: str) -> bool:
-    """One line; whether it is flat."""
+def _filled(late: Sequence[Row]) -> bool:
+    """Whether every rollout worker remembers all it can before the judged half begins."""
+    first = late[0][1] if late else {}
+    least = min((seen[SETTLED] for seen in first.values() if SETTLED in seen), default=0.0)
+    if least >= REMEMBERED:
+        return True
+    print(f"  too short: a worker had settled {least:,.0f} of {REMEMBERED:,} messages by the half")
+    return False
+
+
+def _line(rows: Sequence[Row], who: str, what: str) -> Trend | None:
     found = [(t, seen[who][what]) for t, seen in rows if what in seen.get(who, {})]
-    line = trend([t for t, _ in found], [value for _, value in found])
-    half = found[len(found) // 2 :]
-    late = trend([t for t, _ in half], [value for _, value in half])
-    if line is None or late is None:
+    return trend([t for t, _ in found], [value for _, value in found])
+
+
+def _show_one(early: Sequence[Row], late: Sequence[Row], who: str, what: str) -> bool:
+    """One line; whether it is flat."""
+    judged = who != "folder" and what not in _SHOWN_ONLY
+    before, line = _line(early, who, what), _line(late, who, what)
+    if line is None:
         print(f"  {who:12s}{what:20s}  too few samples")
-        return False
+        return not judged
     unit = _MEBI if what.endswith("_bytes") else 1.0
     relative = what.endswith("_bytes") or what == "num_blocks"
     bound = RELATIVE_BOUND * line.mean if relative else COUNT_BOUND
-    judged = who != "folder" and what != "pss_bytes"
     grows = judged and line.grows(bound)
     digits = 2 if unit == _MEBI else 1
+    values = (line.first, line.last, line.slope, line.error, before.slope if before else math.nan)
+    widths = (12, 12, 12, 10, 12)
     figures = "".join(
-        f"{value / unit:{width},.{digits}f}"
-        for value, width in (
-            (line.first, 12),
-            (line.last, 12),
-            (line.slope, 12),
-            (line.error, 10),
-            (late.slope, 13),
-        )
+        f"{value / unit:{width},.{digits}f}" for value, width in zip(values, widths, strict=True)
     )
     limit = f"{bound / unit:10,.{digits}f}" if judged else f"{'apart':>10s}"
+    noisy = judged and SIGMAS * line.error > bound
+    remark = "  GROWS" if grows else "  noisy" if noisy else ""
     label = f"{what.removesuffix('_bytes')} MiB" if unit == _MEBI else what.removeprefix("num_")
-    print(f"  {who:12s}{label:20s}{figures}{limit}{'  GROWS' if grows else ''}")
+    print(f"  {who:12s}{label:20s}{figures}{limit}{remark}")
     return not grows

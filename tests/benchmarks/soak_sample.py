@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,11 @@ Sample = dict[str, dict[str, float]]
 
 _NODE = "beam.smp"
 _FROM_HEARTBEATS = ("num_tasks", "num_blocks")
+SETTLED = "num_settled"
+"""Messages that a rollout worker was done with: rollouts finished, and snapshots published."""
+_SETTLING = ("rollouts_finished", "snapshots_published")
+_FRESH_S = 30.0
+"""A heartbeat older than that says nothing of now."""
 
 
 def process_sizes(pid: int) -> dict[str, float]:
@@ -67,6 +73,14 @@ def folder_bytes(folder: RunFolder) -> dict[str, float]:
     return sizes
 
 
+def _told(counters: Mapping[str, float]) -> dict[str, float]:
+    """What a heartbeat says of a process."""
+    told = {key: counters[key] for key in _FROM_HEARTBEATS if key in counters}
+    if all(key in counters for key in _SETTLING):
+        told[SETTLED] = sum(counters[key] for key in _SETTLING)
+    return told
+
+
 class Eyes:
     """Everything that is looked at.
 
@@ -102,9 +116,8 @@ class Eyes:
         for name, pid in self.fleet().items():
             sample[name] = process_sizes(pid)
             seen = self._watch.latest.get(name)
-            if seen is not None and seen.pid == pid:
-                told = seen.counters
-                sample[name] |= {key: told[key] for key in _FROM_HEARTBEATS if key in told}
+            if seen is not None and seen.pid == pid and time.monotonic() - seen.at < _FRESH_S:
+                sample[name] |= _told(seen.counters)
         sample["broker"] = await asyncio.to_thread(self._broker)
         sample["folder"] = await asyncio.to_thread(folder_bytes, self._folder)
         return sample
