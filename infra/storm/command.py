@@ -5,8 +5,8 @@
     verdict, storm.json <-- up ends <-- up --resume, a few more steps <-- up told to leave
 
 How long a storm lasts is said in minutes, how long a run in steps. So `up` starts with more steps
-than it can do, is told to leave when the last fault is recovered from, and goes on from where it
-was (an interruption of everything at once) for as many steps as mend what is still open.
+than it can do, is told to leave when the last fault is recovered from and all that was open then
+has ended, and goes on from where it was (an interruption of everything at once) to its end.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from pathlib import Path
 from infra.observe.logs import set_up_logging
 from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.errors import ConfigError, ExitCode, WarrenError
+from infra.roles.fleet.run_folder import claimed
 from infra.roles.lifecycle import report
 from infra.runs.folder import RunFolder
 from infra.storm.runs import UpProcess, calm_config, is_finished, write_recipe
@@ -54,7 +55,8 @@ def run(
         again: The command that repeats this storm.
 
     Raises:
-        ConfigError: An unknown fault, the run folder is there already, the recipe names a broker.
+        ConfigError: An unknown fault, the run folder is there already or in use, the recipe
+            names a broker.
     """
     set_up_logging("storm")
     logging.getLogger("infra.amqp").setLevel(logging.ERROR)  # that its broker is away it knows
@@ -144,12 +146,13 @@ def _make_room(config: RunConfig, *folders: Path, purge: bool) -> None:
             "a storm kills its broker, so it brings its own: none may be configured",
             hint=f"unset {BROKER_VARIABLE}, and leave [broker] url empty",
         )
-    for folder in folders:
-        if not folder.exists():
-            continue
-        if not purge:
-            raise ConfigError(
-                f"{folder} exists already",
-                hint="--purge removes it, run.name=... storms another run",
-            )
-        shutil.rmtree(folder)
+    with claimed(config):  # nobody else runs there
+        for folder in folders:
+            if not folder.exists():
+                continue
+            if not purge:
+                raise ConfigError(
+                    f"{folder} exists already",
+                    hint="--purge removes it, run.name=... storms another run",
+                )
+            shutil.rmtree(folder)

@@ -16,7 +16,9 @@ from infra.amqp.url import make_url
 from infra.roles.errors import ExitCode, WarrenError
 from infra.roles.fleet.run_folder import write_atomically
 from infra.runs.folder import RunFolder
+from infra.runs.journal_reader import JournalCorrupt
 from infra.storm.executor import Executor
+from infra.storm.judge.recount import recounted
 from infra.storm.proxy import Proxy
 from infra.storm.runs import UpProcess, with_run, write_recipe
 from infra.storm.schedule import plan
@@ -30,13 +32,17 @@ from schemas.storm import FaultKind, StormReport
 logger = logging.getLogger(__name__)
 
 ENDLESS_STEPS = 1_000_000
-MENDING_STEPS = 12
-"""Steps that the run takes after the storm: what was purged or wiped is asked for again."""
+LAST_STEPS = 4
+"""Steps that the run takes after the storm, resumed."""
 _BROKER_START_S = 120.0
 _FIRST_STEP_S = 240.0
 _LEAVE_S = 240.0
 _END_S = 600.0
-_DRAIN_S = 2.0
+_MEND_S = 180.0
+"""For what was open in the storm to end; longer where the recipe is slow to ask again."""
+_GLANCE_S = 1.0
+_DRAIN_S = 0.5
+_DRAIN_TIMEOUT_S = 60.0
 _EVALUATION_QUEUES = ("eval_prompts", "evaluations")
 
 
@@ -76,6 +82,8 @@ class Storm:
         self._entry = entry
         self._dead: list[Delivery] = []
         self._breaches: list[str] = []
+        self._due = 0
+        """Groups issued when the last fault was over: all of them must end."""
 
     async def run(self, calm: Path, *, again: str) -> int:
         """Everything; the exit code.
@@ -127,6 +135,9 @@ class Storm:
                     queues=queues_of(self._config),
                 )
                 await self._last_dead_letters(client)
+                for helper in helpers:
+                    if helper.done():
+                        raise WarrenError(f"the storm lost its {helper.get_name()}: {helper}")
             finally:
                 for helper in helpers:
                     helper.cancel()
@@ -143,7 +154,8 @@ class Storm:
         try:
             await self._begun(world, process)
             await self._faults(world, process, executor)
-            steps = world.watch.step() + MENDING_STEPS
+            await self._mended(process)
+            steps = world.watch.step() + LAST_STEPS
             process.leave()
             code = await process.ended(_LEAVE_S)
             if code != ExitCode.INTERRUPTED:
@@ -203,8 +215,8 @@ class Storm:
         await asyncio.wait([faults, ending], return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
             self._breaches.append(f"`up` ended during the storm: {_words(ending.result())}")
-        for task in (faults, ending):
-            task.cancel() if not task.done() else None
+        faults.cancel()
+        ending.cancel()
         for result in await asyncio.gather(faults, ending, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
@@ -217,9 +229,25 @@ class Storm:
 
     async def _last_dead_letters(self, client: Broker) -> None:
         known = -1
-        while known != len(self._dead):
-            known = len(self._dead)
-            await asyncio.sleep(_DRAIN_S)
+        try:
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                while known != len(self._dead) or (await client.depth("dead_letters"))[0]:
+                    known = len(self._dead)
+                    await asyncio.sleep(_DRAIN_S)
+        except TimeoutError:
+            self._breaches.append(f"dead letters still come {_DRAIN_TIMEOUT_S:.0f} s after the run")
+
+    async def _mended(self, process: UpProcess) -> None:
+        """Until every group issued by now has ended; who has not by the deadline is judged lost."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(_MEND_S, 3 * self._config.deadlines.reissue_after)
+        while process.exit_code is None and loop.time() < deadline:
+            with contextlib.suppress(OSError, JournalCorrupt):  # the trainer tidies up: look again
+                recount = await asyncio.to_thread(recounted, self._config, self._folder)
+                self._due = self._due or recount.num_issued
+                if all(number >= self._due for number in recount.groups):
+                    return
+            await asyncio.sleep(_GLANCE_S)
 
     def _judge(self, executor: Executor, calm: Path, *, repeated: int) -> StormReport:
         """The verdict from the folder, and what only the storm has seen."""
@@ -231,6 +259,7 @@ class Storm:
             drained=self._dead,
             undisturbed=calm,
             tokens_repeated=repeated,
+            due=self._due,
         )
         unsurvived = [
             f"{fault.kind} of {fault.target} at {fault.at:.1f} s was not survived: "

@@ -8,6 +8,7 @@ undisturbed run --------+--> lengths (Kolmogorov-Smirnov)
 """
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,9 @@ _BROKER = (
     FaultKind.BROKER_TERM,
     FaultKind.BROKER_WIPE,
 )
+_VERSION = re.compile(r"v(\d+)/")
+"""Of the target of a fault of the weights."""
+_WEIGHTS = (FaultKind.WEIGHTS_TRUNCATE, FaultKind.WEIGHTS_FLIP)
 _ROLES = {"worker": "rollout", "reward": "reward", "producer": "producer", "trainer": "trainer"}
 _LEAST_STEPS = 20
 
@@ -49,6 +53,7 @@ def judge(
     drained: Sequence[Delivery],
     undisturbed: Path | None,
     tokens_repeated: int = 0,
+    due: int = 0,
 ) -> StormReport:
     """Judge the run folder that a recipe names, of a run that is over or dead.
 
@@ -60,6 +65,7 @@ def judge(
         undisturbed: Run folder of the same recipe and seed without a storm, to compare lengths
             with; None: they are not compared.
         tokens_repeated: Seen by the storm.
+        due: So many groups, the first ones, had the time to end after the last fault.
     """
     folder = RunFolder.of(config)
     try:
@@ -67,11 +73,12 @@ def judge(
     except JournalCorrupt as error:
         history = History(Recount(config), wrong=[str(error)])
     recount = history.recount
-    lost = [*recount.lost, *recount.left_behind()]
+    lost = [*recount.lost, *recount.left_behind(due)]
     twice = recount.twice()
     off, words = _imbalance(history, folder)
-    letters = explain(drained, faults, history.run_id)
     calm, missing = _calm(config, undisturbed)
+    raises = calm is None or calm.recount.failures > 0
+    letters = explain(drained, faults, history.run_id, code_raises=raises)
     p, unequal = (None, missing) if calm is None else _lengths(history, calm)
     breaches = [
         *(f"lost: {name}" for name in lost),
@@ -79,7 +86,7 @@ def judge(
         *words,
         *history.wrong,
         *(f"unexplained dead letter: {name}" for name in letters.unexplained),
-        *_versions(config, history, folder),
+        *_versions(config, history, folder, faults),
         *unequal,
         *_unfinished(config, recount, folder),
         *_reward(config, history, calm),
@@ -147,8 +154,12 @@ def _imbalance(history: History, folder: RunFolder) -> tuple[int, list[str]]:
     return off + history.imbalance, words
 
 
-def _versions(config: RunConfig, history: History, folder: RunFolder) -> list[str]:
+def _versions(
+    config: RunConfig, history: History, folder: RunFolder, faults: Sequence[Fault]
+) -> list[str]:
     algorithm = config.algorithm
+    targets = [_VERSION.match(fault.target) for fault in faults if fault.kind in _WEIGHTS]
+    damaged = {int(target[1]) for target in targets if target is not None}
     found, wrong = versions.manifests_of(Manifests(folder.weights(config) / "manifests"))
     published = [record for _, record in history.numbers.published]
     return [
@@ -156,6 +167,7 @@ def _versions(config: RunConfig, history: History, folder: RunFolder) -> list[st
         *versions.check_manifests(found, history.run_id),
         *versions.check_published(published, found),
         *versions.check_arrivals(history.numbers, list(found)),
+        *versions.check_damaged(history.numbers, damaged),
         *versions.check_batches(
             list(history.recount.batches.values()),
             history.came,

@@ -44,6 +44,8 @@ class World:
     """One thing at a time is done to the broker."""
     trainer_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held where the trainer must live, and while it is killed."""
+    trainer_links: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held where the trainer must be heard, and while its connections are harmed."""
     ended: dict[str, int] = field(default_factory=dict)
     """Process -> the id that it had when it was killed last: until another runs, none does."""
     trainer_hits: list[int] = field(default_factory=list)

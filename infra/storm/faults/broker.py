@@ -8,6 +8,7 @@ import asyncio
 import logging
 import shutil
 
+from infra.amqp.errors import LocalBrokerFailed
 from infra.storm.schedule import Planned
 from infra.storm.world import Outcome, World
 
@@ -53,7 +54,10 @@ async def _down(world: World, *, wipe: bool, clean: bool) -> Outcome:
     loop = asyncio.get_running_loop()
     async with world.broker_lock:
         began = loop.time()
-        await asyncio.to_thread(_again, world, wipe, clean)
+        try:
+            await asyncio.to_thread(_again, world, wipe, clean)
+        except LocalBrokerFailed as error:
+            return Outcome(survived=False, detail=str(error))
         up = loop.time()
         recovery = await world.recovery_s(world.processes, began=began)
     return Outcome(
@@ -74,7 +78,7 @@ def _again(world: World, wipe: bool, clean: bool) -> None:
         shutil.rmtree(node.folder / "mnesia")
         (node.folder / "streams-settled").unlink(missing_ok=True)
     if node.start(_START_S) != url:
-        raise RuntimeError("another process took the broker's port while it was away")
+        raise LocalBrokerFailed("another process took the broker's port while it was away")
 
 
 def _to(limit: str) -> tuple[str, str]:

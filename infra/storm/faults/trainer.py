@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 from infra.roles.prctl import die_with
 from infra.runs.folder import RunFolder
@@ -12,23 +13,24 @@ from infra.storm.schedule import Planned
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
 _REFUSED_S = 90.0
+_REFUSAL = "another trainer of run"
 _LOG_MARGIN_BYTES = 4096
 
 
 async def second(world: World, fault: Planned) -> Outcome | None:
     """Another trainer is started on the same run, which it must not get.
 
-    Survived: it is refused with a non-zero exit code, and the first one makes another step.
+    Survived: it is refused because of the first one, which makes another step.
     """
-    async with world.broker_lock, world.trainer_lock:
+    async with world.broker_lock, world.trainer_lock, world.trainer_links:
         if not await world.pid_of("trainer"):
             return None
         if await world.recovery_s(("trainer",), began=0.0) is None:
             return None
         began = asyncio.get_running_loop().time()
-        code = await _rival(world)
+        code, said = await _rival(world)
     recovery = await world.recovery_s(("trainer",), began=began)
-    refused = code is not None and code != 0
+    refused = bool(code) and _REFUSAL in said
     words = "was not refused in time" if code is None else f"exit code {code}"
     return Outcome(survived=refused and recovery is not None, detail=words)
 
@@ -73,24 +75,27 @@ def _full_bytes(folder: RunFolder) -> int:
     return min(room, newest.st_size)
 
 
-async def _rival(world: World) -> int | None:
-    """Its exit code; None when it had to be ended."""
-    process = _start_rival(world)
-    if not await world.watch.until(lambda: process.poll() is not None, _REFUSED_S):
+async def _rival(world: World) -> tuple[int | None, str]:
+    """Its exit code, None when it had to be ended; and what it said."""
+    log = world.own / "second-trainer.log"
+    before = log.stat().st_size if log.exists() else 0
+    process = _start_rival(world, log)
+    try:
+        await world.watch.until(lambda: process.poll() is not None, _REFUSED_S)
+        return process.poll(), log.read_bytes()[before:].decode(errors="replace")
+    finally:
         process.kill()
         process.wait()
-        return None
-    return process.returncode
 
 
-def _start_rival(world: World) -> "subprocess.Popen[bytes]":
+def _start_rival(world: World, log: Path) -> "subprocess.Popen[bytes]":
     argv = [sys.executable, str(world.entry), "trainer", str(world.folder.config), "--resume"]
-    with (world.own / "second-trainer.log").open("ab") as log:
+    with log.open("ab") as output:
         return subprocess.Popen(
             [*argv, "--name", "rival"],
             env=world.roles_environment(dict(os.environ)),
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             preexec_fn=die_with(os.getpid()),
         )

@@ -1,7 +1,8 @@
 """A weight file is damaged between its last byte and its manifest, so that everybody who is told
 of it finds it damaged.
 
-Recovered: every rollout worker serves a newer version than the damaged one.
+Recovered: every rollout worker serves a newer version than the damaged one. That none ever served
+that one is found by the judge, in what was sampled.
 """
 
 import asyncio
@@ -13,8 +14,11 @@ from pathlib import Path
 
 from infra.storm.schedule import Planned, role_of
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
+from infra.weights.manifest import Manifests
 
 _LOOK_S = 0.002
+_NAMED_S = 5.0
+"""Between a version's last byte and its manifest, at most: else its trainer has died."""
 
 
 async def truncate(world: World, fault: Planned) -> Outcome | None:
@@ -49,33 +53,50 @@ def flip_bit(path: Path, chance: random.Random) -> str:
 async def _damage(
     world: World, fault: Planned, do: Callable[[Path, random.Random], str]
 ) -> Outcome | None:
-    folder = await _next_version(world)
-    if folder is None:
-        return None
-    began = asyncio.get_running_loop().time()
-    chance = random.Random(fault.seed)
-    try:
-        file = chance.choice(sorted(folder.iterdir()))
-        where = do(file, chance)
-    except (OSError, IndexError):
-        return None
-    version = version_of(folder.name)
+    loop = asyncio.get_running_loop()
+    chance, deadline = random.Random(fault.seed), loop.time() + RECOVERY_TIMEOUT_S
+    while (found := await _next_version(world, deadline - loop.time())) is not None:
+        began = loop.time()
+        try:
+            file = chance.choice(sorted(found.iterdir()))
+            where = do(file, chance)
+        except (OSError, IndexError):
+            continue
+        version = version_of(found.name)
+        if not await _in_time(world, found):
+            continue
+        survived = await world.watch.until(_healed(world, version), RECOVERY_TIMEOUT_S)
+        return Outcome(
+            survived=survived,
+            target=f"v{version}/{file.name}",
+            detail=f"{where}; refused {_refusals(world, version)} times",
+            recovery_s=loop.time() - began if survived else None,
+        )
+    return None
+
+
+async def _in_time(world: World, folder: Path) -> bool:
+    """Whether nobody could have read the version before; and whether it is published at all."""
+    manifests, version = Manifests(folder.parent / "manifests"), version_of(folder.name)
+
+    def named() -> bool:
+        found = manifests.read(version)
+        return found is not None and found.folder == folder.name
+
+    return not named() and await world.watch.until(named, _NAMED_S)
+
+
+def _healed(world: World, version: int) -> Callable[[], bool]:
     workers = [name for name in world.processes if role_of(name) == "rollout"]
 
     def healed() -> bool:
         seen = [world.watch.latest.get(name) for name in workers]
         return all(beat is not None and beat.version > version for beat in seen)
 
-    survived = await world.watch.until(healed, RECOVERY_TIMEOUT_S)
-    return Outcome(
-        survived=survived,
-        target=f"v{version}/{file.name}",
-        detail=f"{where}; refused {_refusals(world, version)} times",
-        recovery_s=asyncio.get_running_loop().time() - began if survived else None,
-    )
+    return healed
 
 
-async def _next_version(world: World) -> Path | None:
+async def _next_version(world: World, timeout_s: float) -> Path | None:
     """Folder of the next version, a few milliseconds after it appeared."""
     store = world.folder.weights(world.config)
     known = {path.name for path in _versions(store)}
@@ -85,7 +106,7 @@ async def _next_version(world: World) -> Path | None:
         fresh.extend(path for path in _versions(store) if path.name not in known)
         return bool(fresh)
 
-    await world.watch.until(appeared, RECOVERY_TIMEOUT_S, every_s=_LOOK_S)
+    await world.watch.until(appeared, timeout_s, every_s=_LOOK_S)
     return fresh[0] if fresh else None
 
 

@@ -6,10 +6,10 @@
 - *budget*: it came back more often than the infrastructure budget allows while the storm killed,
   froze or cut processes off.
 - *told*: a failure by content, with stage, reason, attempts, the original message, and a traceback
-  where code raised.
+  where code raised (and it raises in the undisturbed run, too).
 
-Everything else is unexplained: above all an intact message that was given up as malformed, and one
-that the broker gave up after too many deliveries.
+Everything else is unexplained: above all an intact message that was given up as malformed, one
+that the broker gave up after too many deliveries, and code that raises in a storm only.
 """
 
 import base64
@@ -58,13 +58,16 @@ class Explained:
         return sum(self.by.values()) - self.by["repeated"] + len(self.unexplained)
 
 
-def explain(letters: Iterable[Delivery], faults: Sequence[Fault], run_id: str) -> Explained:
+def explain(
+    letters: Iterable[Delivery], faults: Sequence[Fault], run_id: str, *, code_raises: bool = True
+) -> Explained:
     """Find what explains each dead letter. One that was published twice is one.
 
     Args:
         letters: Drained from `dead_letters`.
         faults: That were injected; the target of one to a message is its queue.
         run_id: Of the judged run.
+        code_raises: Whether there are failures without a storm, too.
     """
     by: Counter[str] = Counter()
     unexplained: list[str] = []
@@ -79,7 +82,9 @@ def explain(letters: Iterable[Delivery], faults: Sequence[Fault], run_id: str) -
             by["repeated"] += 1
             continue
         seen.add(identity)
-        answer, fine = _explain(letter, failure, run_id, damages, returning=returning)
+        answer, fine = _explain(
+            letter, failure, run_id, damages, returning=returning, code_raises=code_raises
+        )
         if fine:
             by[answer] += 1
         else:
@@ -104,6 +109,7 @@ def _explain(
     damages: Counter[str],
     *,
     returning: bool,
+    code_raises: bool,
 ) -> tuple[str, bool]:
     """The explanation; or what is missing, and False."""
     if letter.envelope.headers.get("run_id", run_id) != run_id:
@@ -128,6 +134,8 @@ def _explain(
         if spent and returning:
             return "budget", True
         return f"given up by the infrastructure after {failure.returns} returns ({told})", False
+    if failure.traceback and not code_raises:
+        return f"code raised, as it never does without a storm ({told})", False
     return _data_failure(failure, told)
 
 

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from infra.runs.folder import RunFolder
+from infra.runs.journal_reader import JournalReader
 from schemas.config import RunConfig
 from schemas.headers import Purpose, rollout_id_of
 from schemas.journal import (
@@ -54,6 +56,12 @@ class Group:
     version: int
     """Newest published when it was issued first."""
     attempt: int = 0
+
+    @property
+    def missing(self) -> list[int]:
+        """Silent members; all, where none is and the group should have ended."""
+        silent = [index for index, member in enumerate(self.members) if member.silent]
+        return silent or list(range(len(self.members)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +143,29 @@ class Recount:
         alone = [name for name in groups if not _any_of(name, rollouts)]
         return [*rollouts, *alone]
 
-    def left_behind(self) -> list[str]:
-        """Silent members of open groups that should have ended: flow control keeps at most
-        `(1 + max_staleness) * groups_per_step` groups open, and nothing is to be older than
-        `max_version_lag`. A group issued more than twice that many versions before the newest,
-        and open groups beyond twice that number, oldest first, are left behind."""
+    def left_behind(self, due: int = 0) -> list[str]:
+        """Members of open groups that should have ended: silent ones, or all where all came.
+
+        Flow control keeps at most `(1 + max_staleness) * groups_per_step` groups open, and nothing
+        is to be older than `max_version_lag`. A group issued more than twice that many versions
+        before the newest, and open groups beyond twice that number, oldest first, are left behind.
+
+        Args:
+            due: So many groups were given the time to end.
+        """
         algorithm = self.config.algorithm
         bound = 2 * math.ceil((1 + algorithm.max_staleness) * algorithm.groups_per_step)
         excess = sorted(self.groups)[: max(0, len(self.groups) - bound)]
         old = [
             number
             for number, group in self.groups.items()
-            if self.version - group.version > 2 * max(1, algorithm.max_version_lag)
+            if number < due or self.version - group.version > 2 * max(1, algorithm.max_version_lag)
         ]
         return [
             f"{rollout_id_of(Purpose.TRAIN, number, index)} is still open, issued at version "
             f"{self.groups[number].version} of {self.version}"
             for number in sorted({*excess, *old})
-            for index, member in enumerate(self.groups[number].members)
-            if member.silent
+            for index in self.groups[number].missing
         ]
 
     # -- inside
@@ -288,3 +300,16 @@ class Recount:
 def _any_of(group: str, rollouts: Iterable[str]) -> bool:
     number = group.removeprefix("group ")
     return any(name.startswith(f"{number}.") for name in rollouts)
+
+
+def recounted(config: RunConfig, folder: RunFolder) -> Recount:
+    """A run's books as its journal has them at this moment.
+
+    Raises:
+        JournalCorrupt: A record in the middle of the journal is damaged.
+        OSError: A segment was removed meanwhile.
+    """
+    recount = Recount(config)
+    for entry in JournalReader(folder.journal).records():
+        recount.take(entry.record)
+    return recount

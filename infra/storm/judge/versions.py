@@ -5,7 +5,7 @@ at a place of the journal, a worker may serve up to the newest manifest before t
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -40,7 +40,8 @@ def manifests_of(store: Manifests) -> tuple[dict[int, WeightsPublished], list[st
 
 
 def check_manifests(found: Mapping[int, WeightsPublished], run_id: str) -> list[str]:
-    """One run's manifests: later versions come from no older trainer and no earlier step."""
+    """One run's manifests: later versions come from no older trainer and no earlier step, and a
+    step that was taken again gave the same weights."""
     wrong = [
         f"version {version} in the store is of run {manifest.run_id}, not {run_id}"
         for version, manifest in found.items()
@@ -52,6 +53,11 @@ def check_manifests(found: Mapping[int, WeightsPublished], run_id: str) -> list[
             wrong.append(
                 f"version {other.version} is of step {other.step} by trainer {other.incarnation}, "
                 f"version {one.version} of step {one.step} by trainer {one.incarnation}"
+            )
+        if other.step == one.step and other.fingerprint != one.fingerprint:
+            wrong.append(
+                f"step {one.step} gave other weights when it was taken again: versions "
+                f"{one.version} and {other.version}"
             )
     return wrong
 
@@ -97,6 +103,16 @@ def check_arrivals(numbers: Numbers, manifests: Sequence[int]) -> list[str]:
                 f"the newest"
             )
     return wrong
+
+
+def check_damaged(numbers: Numbers, damaged: Collection[int]) -> list[str]:
+    """Nothing was sampled under a version whose file was damaged before anybody could read it."""
+    return [
+        f"{spoken.rollout_id} has tokens of version {version}, whose file was damaged"
+        for _, spoken in numbers.came
+        for version in spoken.versions
+        if version in damaged
+    ]
 
 
 def check_batches(

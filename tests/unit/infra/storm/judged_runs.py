@@ -221,10 +221,10 @@ class RunMaker:
         line |= {"filtered": books.filtered, "stale": books.stale, "dead": books.dead}
         MetricsFile(self.folder.metrics).append("end", line | changes)
 
-    def judged(self, faults=(), drained=(), undisturbed=None) -> StormReport:
+    def judged(self, faults=(), drained=(), undisturbed=None, due=0) -> StormReport:
         """The verdict on what lies there."""
         self.journal.close()
-        return judge(self.config, faults, seed=7, drained=drained, undisturbed=undisturbed)
+        return judge(self.config, faults, seed=7, drained=drained, undisturbed=undisturbed, due=due)
 
 
 def begun(root: Path, **changes) -> RunMaker:

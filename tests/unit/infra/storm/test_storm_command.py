@@ -6,6 +6,7 @@ import pytest
 
 from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.errors import ConfigError
+from infra.roles.fleet.run_folder import claimed
 from infra.roles.settings import load_config
 from infra.storm.command import parse_kinds, run, stormproof
 from infra.storm.screen import show
@@ -35,6 +36,16 @@ def test_what_is_there_is_not_stormed(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="exists already") as caught:
         run(config(f"run.dir={tmp_path}"), minutes=1, seed=0, entry=Path("run.py"))
     assert "--purge" in caught.value.hint
+
+
+def test_a_run_that_is_alive_is_not_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BROKER_VARIABLE, raising=False)
+    kept = tmp_path / "demo" / "journal"
+    kept.mkdir(parents=True)
+    recipe = config(f"run.dir={tmp_path}")
+    with claimed(recipe), pytest.raises(ConfigError, match="is in use"):
+        run(recipe, minutes=1, seed=0, purge=True, entry=Path("run.py"))
+    assert kept.exists()
 
 
 def test_a_configured_broker_is_not_stormed(

@@ -5,6 +5,7 @@ import pytest
 from infra.amqp.codec import checksum, decode
 from infra.amqp.message import Envelope
 from infra.runs.metrics import MetricsFile
+from infra.storm.judge.recount import recounted
 from schemas.journal import Arrived, Batch, Closed, GroupsClosed, Late, Opened, Published, Skipped
 from schemas.storm import StormReport
 from schemas.work import Trajectory
@@ -160,6 +161,25 @@ def test_what_is_open_at_the_end_of_a_run_that_went_on_is_not_lost(tmp_path):
     run.end()
     report = run.judged()
     assert report.breaches == ()
+
+
+def test_what_had_the_time_to_end_and_is_open_is_lost(tmp_path):
+    run = begun(tmp_path, steps=2)
+    run.arrive(6, 0, 1.0, ((2, 3),))
+    run.both(7, versions=((2, 3),))
+    run.end()
+    report = run.judged(due=8)
+    assert report.lost == 3
+    for name in ("6.1", "7.0", "7.1"):
+        assert f"lost: {name} is still open, issued at version 1 of 2" in report.breaches
+    assert run.judged(due=6).lost == 0
+
+
+def test_the_books_of_this_moment_are_counted(tmp_path):
+    run = begun(tmp_path)
+    recount = recounted(run.config, run.folder)
+    assert recount.num_issued == 8
+    assert set(recount.groups) == {6, 7}
 
 
 def plant_second_credit(run: RunMaker) -> None:

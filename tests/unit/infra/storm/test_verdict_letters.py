@@ -11,7 +11,7 @@ from infra.storm.judge.letters import explain
 from schemas.storm import Fault, FaultKind
 from schemas.work import Credit, Failure, FailureKind, OriginalMessage
 from tests.factories.deliveries import delivery
-from tests.unit.infra.storm.judged_runs import RUN_ID, healthy
+from tests.unit.infra.storm.judged_runs import RUN_ID, RunMaker, healthy
 
 HEADERS = {"run_id": RUN_ID, "group": 3, "rollout_id": "3.1", "index": 1}
 
@@ -113,6 +113,26 @@ def test_what_explains_nothing(found, faults, words):
     explained = explain([found], faults, RUN_ID)
     assert len(explained.unexplained) == 1
     assert words in explained.unexplained[0]
+
+
+def test_code_that_raises_in_a_storm_only_explains_nothing(tmp_path):
+    """It may be the storm that it cannot stand. What has a time limit may pass it in a storm."""
+    slow = letter("slow", traceback="", error="reward 'x' did not return in 3 s and was killed")
+    explained = explain([letter(), slow], [KILL], RUN_ID, code_raises=False)
+    assert explained.by == {"told": 1}
+    assert "code raised, as it never does without a storm" in explained.unexplained[0]
+    calm = RunMaker(tmp_path / "calm")
+    calm.publish(0, 0)
+    calm.issue(0)
+    calm.both(0)
+    calm.close(0, "trained")
+    failing = healthy(tmp_path / "failing")  # a member of it fails
+    for run in (calm, failing):
+        run.journal.close()
+    stormy = healthy(tmp_path / "stormy")
+    for run, unexplained in ((calm, 1), (failing, 0)):
+        report = stormy.judged(drained=[letter()], undisturbed=run.folder.root)
+        assert report.unexplained_dead_letters == unexplained
 
 
 def test_one_fault_explains_one_damaged_message():

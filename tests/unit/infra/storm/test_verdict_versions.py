@@ -67,9 +67,15 @@ def plant_newer_than_the_policy(run: RunMaker) -> str:
     return "step 3 trains version 2 on 6.0 with tokens of version 3"
 
 
+def plant_other_weights_of_the_same_step(run: RunMaker) -> str:
+    run.store(3, 2, incarnation=2)
+    return "step 2 gave other weights when it was taken again: versions 2 and 3"
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        plant_other_weights_of_the_same_step,
         plant_number_again,
         plant_other_weights,
         plant_step_back,
@@ -86,6 +92,19 @@ def test_a_wrong_version_is_found(tmp_path, plant):
     run = begun(tmp_path)
     words = plant(run)
     assert any(text.startswith(words) for text in run.judged().breaches)
+
+
+def test_tokens_of_a_damaged_version_are_found(tmp_path):
+    run = healthy(tmp_path)
+    damaged = [
+        fault(FaultKind.WEIGHTS_FLIP, "v2/model.safetensors"),
+        fault(FaultKind.WEIGHTS_TRUNCATE, "weights", survived=False),  # none was found in time
+    ]
+    assert run.judged().breaches == ()
+    assert run.judged(damaged).breaches == tuple(
+        f"{name} has tokens of version 2, whose file was damaged"
+        for name in ("6.0", "6.1", "7.0", "7.1")
+    )
 
 
 def test_a_version_may_be_served_before_its_publication_is_journaled(tmp_path):
