@@ -33,7 +33,7 @@ class Feeder:
 
     Attributes:
         broadcast: Versions and fingerprints heard on `sync`.
-        over: Whether a trainer said that the run is over.
+        over: Set when a trainer said that the run is over.
         num_credits: Messages heard, repeated ones included.
     """
 
@@ -45,7 +45,7 @@ class Feeder:
         self._heard = asyncio.Event()
         self._next = 0
         self.broadcast: set[tuple[int, str]] = set()
-        self.over = False
+        self.over = asyncio.Event()
         self.num_credits = 0
 
     async def run(self) -> None:
@@ -133,4 +133,5 @@ class Feeder:
                     self.broadcast.add((weights.version, weights.fingerprint))
                 if delivery.envelope.type == "RunState":
                     state = decode(delivery, delivery.body, RunState)
-                    self.over = self.over or state.wanted is Wanted.STOPPED
+                    if state.wanted is Wanted.STOPPED:
+                        self.over.set()
