@@ -206,8 +206,12 @@ def show(rows: Sequence[Row], *, num_steps: int) -> bool:
 
 def _filled(late: Sequence[Row]) -> bool:
     """Whether every rollout worker remembers all it can before the judged half begins."""
-    first = late[0][1] if late else {}
-    least = min((seen[SETTLED] for seen in first.values() if SETTLED in seen), default=0.0)
+    settled: dict[str, float] = {}
+    for _, seen in late:
+        for who, values in seen.items():
+            if SETTLED in values:
+                settled.setdefault(who, values[SETTLED])
+    least = min(settled.values(), default=0.0)
     if least >= REMEMBERED:
         return True
     print(f"  too short: a worker had settled {least:,.0f} of {REMEMBERED:,} messages by the half")

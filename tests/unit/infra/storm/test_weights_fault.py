@@ -1,0 +1,90 @@
+"""Weights are damaged in time, or it does not count."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.storm.faults import weights
+from infra.storm.schedule import Planned
+from infra.storm.watch import Seen, Watch
+from infra.storm.world import World
+from schemas.control import WeightsPublished
+from schemas.storm import FaultKind
+from tests.unit.infra.storm.judged_runs import RUN_ID, RunMaker
+
+WHOLE = bytes(range(256))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    return RunMaker(tmp_path)
+
+
+@pytest.fixture
+def world(run: RunMaker, tmp_path: Path) -> World:
+    """A run folder, and a worker to be seen."""
+    nothing: Any = None
+    return World(
+        config=run.config,
+        folder=run.folder,
+        entry=tmp_path,
+        own=tmp_path,
+        node=nothing,
+        proxy=nothing,
+        roles_url="",
+        hostile=nothing,
+        watch=Watch(nothing, run.folder),
+        processes=("trainer", "rollout-1"),
+        queues=(),
+    )
+
+
+def name_it(run: RunMaker, folder: Path) -> None:
+    """The version's manifest."""
+    run.manifests.create(
+        WeightsPublished(
+            run_id=RUN_ID,
+            version=weights.version_of(folder.name),
+            incarnation=1,
+            step=1,
+            folder=folder.name,
+            files=(),
+            fingerprint="f",
+        )
+    )
+
+
+async def begin(run: RunMaker, version: int, *, named_before: bool) -> Path:
+    """A version appears, and is harmed."""
+    store = run.folder.weights(run.config)
+    partial = store / ".partial"
+    partial.mkdir(parents=True)
+    (partial / "model.safetensors").write_bytes(WHOLE)
+    folder = store / f"v{version:08d}.i1.0123abcd"
+    if named_before:
+        name_it(run, folder)
+    partial.rename(folder)
+    while (folder / "model.safetensors").read_bytes() == WHOLE:
+        await asyncio.sleep(0.001)
+    return folder
+
+
+async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_taken(
+    run: RunMaker, world: World
+) -> None:
+    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
+    task = asyncio.create_task(weights.flip(world, fault))
+    await asyncio.sleep(0.01)
+    await begin(run, 1, named_before=True)
+    await asyncio.sleep(0.1)
+    name_it(run, await begin(run, 2, named_before=False))
+    beat = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=2)
+    world.watch.latest["rollout-1"] = beat
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    world.watch.latest["rollout-1"] = Seen(at=2.0, pid=1, rollout_ids=(), counters={}, version=3)
+    outcome = await task
+    assert outcome is not None
+    assert (outcome.survived, outcome.target) == (True, "v2/model.safetensors")
