@@ -68,10 +68,7 @@ def judge(
         due: So many groups, the first ones, had the time to end after the last fault.
     """
     folder = RunFolder.of(config)
-    try:
-        history = read_history(config, folder.root)
-    except JournalCorrupt as error:
-        history = History(Recount(config), wrong=[str(error)])
+    history = _history(config, folder)
     recount = history.recount
     lost = [*recount.lost, *recount.left_behind(due)]
     twice = recount.twice()
@@ -136,6 +133,13 @@ def _counted(faults: Sequence[Fault]) -> dict[FaultKind, FaultCount]:
         for kind in FaultKind
         if kind in injected
     }
+
+
+def _history(config: RunConfig, folder: RunFolder) -> History:
+    try:
+        return read_history(config, folder.root)
+    except JournalCorrupt as error:
+        return History(Recount(config), wrong=[str(error)])
 
 
 def _imbalance(history: History, folder: RunFolder) -> tuple[int, list[str]]:

@@ -172,6 +172,9 @@ def test_a_harmed_failure_closes_nothing_or_the_member_that_its_headers_name() -
             if not isinstance(screened, str):
                 assert screened.trajectory is None, kind
                 assert screened.record.error, kind
+                headers = delivery.envelope.headers
+                assert screened.record.group == headers["group"], kind
+                assert screened.record.index in (-1, headers["index"]), kind
 
 
 def test_numbers_that_are_none_in_headers_are_no_numbers() -> None:
