@@ -38,7 +38,7 @@ _BROKER_START_S = 120.0
 _FIRST_STEP_S = 240.0
 _LEAVE_S = 240.0
 _END_S = 600.0
-_MEND_S = 180.0
+_MEND_S = 300.0
 """For what was open in the storm to end; longer where the recipe is slow to ask again."""
 _GLANCE_S = 1.0
 _DRAIN_S = 0.5

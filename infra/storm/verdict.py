@@ -196,12 +196,17 @@ def _calm(config: RunConfig, undisturbed: Path | None) -> tuple[History | None, 
 def _lengths(history: History, calm: History) -> tuple[float | None, list[str]]:
     """Over the prompts that both runs came to: what a policy learns later changes its lengths.
 
-    All groups up to there, not those that both have: a storm that loses the long ones is found.
+    All groups up to there, not those that both have: a storm that loses the long ones is found. Of
+    the calm run, only up to the first group that is open: what is done behind it is done early,
+    and short.
     """
     if not history.reached:
         return None, ["no group reached the filter: there are no lengths to compare"]
-    horizon = min(max(history.reached), max(calm.reached))
+    ended = min(calm.recount.groups, default=calm.recount.num_issued) - 1
+    horizon = min(max(history.reached), ended)
     both = history.lengths(horizon), calm.lengths(horizon)
+    if not all(both):
+        return None, [f"no lengths to compare up to group {horizon}: more run.steps are needed"]
     p = p_value(*both)
     if p > LEAST_P:
         return p, []

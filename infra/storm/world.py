@@ -14,9 +14,9 @@ from schemas.config import RunConfig
 
 logger = logging.getLogger(__name__)
 
-RECOVERY_TIMEOUT_S = 180.0
+RECOVERY_TIMEOUT_S = 300.0
 """Longer than that, and what was hit has not survived."""
-_APPEAR_S = 60.0
+_APPEAR_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

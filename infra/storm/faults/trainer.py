@@ -12,7 +12,7 @@ from infra.runs.folder import RunFolder
 from infra.storm.schedule import Planned
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
 
-_REFUSED_S = 90.0
+_REFUSED_S = 180.0
 _REFUSAL = "another trainer of run"
 _LOG_MARGIN_BYTES = 4096
 

@@ -195,6 +195,30 @@ def test_lengths_that_change_behind_the_undisturbed_runs_end_are_not_compared(tm
     assert (report.ks_p, report.breaches) == (1.0, ())
 
 
+def test_of_an_undisturbed_run_what_was_done_early_is_not_compared(tmp_path):
+    """At its end the long ones are open. Those behind them that are done are the short ones."""
+    calm = long_run(tmp_path / "calm", length=30)
+    calm.issue(*range(40, 140))
+    for group in range(41, 140):
+        calm.both(group, versions=((40, 1),), rewards=(1.0, 1.0))
+        calm.close(group, "filtered")
+    calm.journal.close()
+    stormy = long_run(tmp_path / "stormy", length=30, steps=60)
+    assert stormy.judged(undisturbed=calm.folder.root).ks_p == 1.0
+
+
+def test_an_undisturbed_run_whose_first_group_is_open_is_too_short(tmp_path):
+    calm = RunMaker(tmp_path / "calm")
+    calm.publish(0, 0)
+    calm.issue(0, 1)
+    calm.both(1, rewards=(1.0, 1.0))
+    calm.close(1, "filtered")
+    calm.journal.close()
+    report = healthy(tmp_path / "stormy").judged(undisturbed=calm.folder.root)
+    assert report.ks_p is None
+    assert any("more run.steps are needed" in text for text in report.breaches)
+
+
 def test_who_loses_the_long_ones_is_found(tmp_path):
     calm = long_run(tmp_path / "calm", length=30)
     calm.journal.close()
