@@ -155,12 +155,12 @@ class Storm:
             await self._begun(world, process)
             await self._faults(world, process, executor)
             await self._mended(process)
-            steps = world.watch.step() + LAST_STEPS
             process.leave()
             code = await process.ended(_LEAVE_S)
             if code != ExitCode.INTERRUPTED:
                 self._breaches.append(f"`up`, told to leave after the faults: {_words(code)}")
             process.kill()
+            steps = world.watch.step() + LAST_STEPS
             say(f"the faults are over; the run goes on to step {steps}")
             process = self._up(world, steps, "--resume")
             code = await process.ended(_END_S)
