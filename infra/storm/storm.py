@@ -145,7 +145,8 @@ class Storm:
                 await client.close(1.0)
                 proxy.stop()
         finally:
-            await asyncio.to_thread(node.stop)
+            await asyncio.to_thread(node.kill)  # nothing that matters waits in it any more
+            node.stop()
 
     async def _weather(self, world: World) -> Executor:
         """The run under faults, then left alone until its end."""

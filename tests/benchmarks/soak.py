@@ -211,7 +211,10 @@ def _filled(late: Sequence[Row]) -> bool:
         for who, values in seen.items():
             if SETTLED in values:
                 settled.setdefault(who, values[SETTLED])
-    least = min(settled.values(), default=0.0)
+    if not settled:
+        print("  no rollout worker said what it had settled: its memory may not have been full")
+        return False
+    least = min(settled.values())
     if least >= REMEMBERED:
         return True
     print(f"  too short: a worker had settled {least:,.0f} of {REMEMBERED:,} messages by the half")

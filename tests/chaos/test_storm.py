@@ -56,7 +56,7 @@ def assert_stood(code: int, output: str, report: StormReport) -> None:
 def test_a_run_meets_every_fault_and_loses_nothing(tmp_path: Path) -> None:
     code, output, report = storm(
         tmp_path,
-        *("run.steps=10", "rollout.workers=2", "reward.workers=1"),
+        *("run.steps=8", "rollout.workers=2", "reward.workers=1"),
         *("--minutes", "0.4", "--kills", "6", "--seed", "238"),
     )
     assert_stood(code, output, report)
