@@ -91,7 +91,8 @@ def _first_row(dataset: Dataset) -> Row:
 
 async def produce(context: RoleContext) -> None:
     """The role's body: subscribe, make tasks, publish, acknowledge."""
-    async with context.waits("the datasets to be read and fingerprinted"):
+    stall = context.config.deadlines.stall
+    async with context.waits("the datasets to be read and fingerprinted", deadline_s=stall):
         books = await asyncio.to_thread(Books, context.config)
     try:
         if not await context.unless_stopped(context.run_id()):
@@ -118,7 +119,6 @@ class _Desk:
 
         Raises:
             ConfigError: The credit was made for another dataset, seed or group size.
-            DeadlinePassed: The broker does not confirm, and that is to stop the role.
         """
         try:
             headers = read_headers(delivery)

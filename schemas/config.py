@@ -231,7 +231,8 @@ class DeadlinesSection(Frozen):
     on_deadline: Literal["warn", "stop"] = "warn"
     """What a passed deadline does."""
     stall: float = Field(default=1800.0, gt=0)
-    """Seconds without any arrival after which a waiting role is past its deadline."""
+    """Seconds without what a role waits for, after which it is past its deadline; having no work
+    is none."""
 
 
 class SuperviseSection(Frozen):

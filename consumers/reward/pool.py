@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumers.reward.process import ProcessDied, ScoringProcess
-from infra.roles.errors import WarrenError
+from consumers.reward.process import CannotStart, ProcessDied, ScoringProcess
+from infra.roles.errors import ConfigError, WarrenError
 from schemas.config import RewardSection
 
 logger = logging.getLogger(__name__)
@@ -130,12 +130,19 @@ class ScoringPool:
         """Keep one process at work, for ever."""
         while True:
             if process is None:
-                process = await ScoringProcess.start(self._uses)
+                process = await self._one_more()
             try:
                 await self._serve(process)
             finally:
                 await process.kill()
             process = None
+
+    async def _one_more(self) -> ScoringProcess:
+        """The functions have loaded before: where they do not now, the recipe is not to blame."""
+        try:
+            return await ScoringProcess.start(self._uses)
+        except ConfigError as error:
+            raise CannotStart(f"a further process: {error}", hint=error.hint) from error
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
         """A slot that ends by itself ends the pool: whoever waits for a score hears why."""

@@ -13,7 +13,6 @@ import logging
 
 from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
 from consumers.reward.reading import check_said
-from consumers.reward.vigil import Vigil
 from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage, MessageTooLarge
@@ -23,7 +22,6 @@ from infra.roles.context import RoleContext
 from infra.roles.handling import handle_each
 from infra.roles.lifecycle import run_role, serve
 from schemas.config import RunConfig
-from schemas.control import RunState, Wanted
 from schemas.headers import Headers, Purpose
 from schemas.work import Failure, FailureKind, Rollout, Trajectory
 
@@ -73,12 +71,8 @@ async def score_rollouts(context: RoleContext) -> None:
             return
         desk = _Desk(context, pool)
         context.heartbeat(desk.describe)
-        context.on_run_state(desk.hear)
         prefetch = PREFETCH_PER_PROCESS * pool.size
-        async with asyncio.TaskGroup() as tasks:
-            vigil = tasks.create_task(desk.vigil.keep())
-            await handle_each(context, "rollouts", desk.handle, prefetch=prefetch)
-            vigil.cancel()
+        await handle_each(context, "rollouts", desk.handle, prefetch=prefetch)
     finally:
         await pool.close()
 
@@ -89,11 +83,6 @@ class _Desk:
         self._held: set[str] = set()
         self._attempts = context.config.rollout.data_attempts
         self._scored = self._failed = self._retried = 0
-        self.vigil = Vigil(
-            context.waits,
-            connected=lambda: self._broker.connected,
-            deadline_s=context.config.deadlines.stall,
-        )
 
     def describe(self) -> dict[str, object]:
         """For the heartbeat."""
@@ -105,10 +94,6 @@ class _Desk:
                 "retried": float(self._retried),
             },
         }
-
-    def hear(self, state: RunState) -> None:
-        """While the run is paused or draining, nothing is missing."""
-        self.vigil.at_rest = state.wanted in (Wanted.PAUSED, Wanted.DRAINING)
 
     async def handle(self, delivery: Delivery) -> None:
         """One rollout, from delivery to acknowledgement."""
@@ -124,11 +109,9 @@ class _Desk:
             await self._give_up(delivery, headers, ScoringFailed(error.reason))
             return
         self._held.add(rollout.rollout_id)
-        self.vigil.num_busy += 1
         try:
             await self._score(delivery, headers, rollout)
         finally:
-            self.vigil.num_busy -= 1
             self._held.discard(rollout.rollout_id)
 
     async def _score(self, delivery: Delivery, headers: Headers, rollout: Rollout) -> None:
@@ -137,8 +120,7 @@ class _Desk:
         try:
             scored = await self._pool.score(body)
             message = _trajectory_message(rollout, body, scored, headers, self._context.app_id)
-            with self.vigil.confirm():
-                await self._broker.publish(message)
+            await self._broker.publish(message)
         except ScoringFailed as error:
             await self._try_again(delivery, headers, error)
             return
@@ -161,8 +143,7 @@ class _Desk:
             self._attempts,
             error,
         )
-        with self.vigil.confirm():
-            await self._broker.publish(returned(delivery, headers, app_id=self._context.app_id))
+        await self._broker.publish(returned(delivery, headers, app_id=self._context.app_id))
         self._broker.ack(delivery)
         self._retried += 1
 
@@ -184,8 +165,7 @@ class _Desk:
             worker=self._context.worker,
             **ids,
         )
-        with self.vigil.confirm():
-            await give_up(self._broker, delivery, failure)
+        await give_up(self._broker, delivery, failure)
         self._failed += 1
 
 

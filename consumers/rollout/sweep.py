@@ -7,7 +7,6 @@ swapped, and over a gap in which this process did not run at all.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from consumers.rollout.agents.state import CutReason
@@ -25,18 +24,15 @@ from infra.observe.waits import Waits
 
 logger = logging.getLogger(__name__)
 
-_NAMED_AFTER_S = 1.0
-"""A confirm that takes longer is named as a wait."""
-
 
 class Sweep:
-    """Cuts what is old or does not move, drops what nobody needs, and names confirms that do not
-    come.
+    """Cuts what is old or does not move, drops what nobody needs, and names a version that does
+    not come.
 
     Args:
         slots: What is held.
         runner: Cuts and abandons.
-        outbox: Knows what is unconfirmed.
+        outbox: Knows whether the broker is there.
         intake: Knows which groups are closed.
         gate: Closed during a swap.
         holds: Woken when a lost delivery frees a slot; tell whether the run is paused.
@@ -67,7 +63,6 @@ class Sweep:
         self._counters = counters
         self._waits = waits
         self._limits = limits
-        self._named: set[AsyncExitStack] = set()
         self._stalls = StallWatch(timeout_s=limits.stall_timeout_s, counters=counters)
 
     async def run(self) -> None:
@@ -75,30 +70,23 @@ class Sweep:
 
         Raises:
             EngineFailed: The engine hangs.
-            DeadlinePassed: The broker confirms nothing, or a version does not come, for too long,
-                and `on_deadline` is `stop`.
+            DeadlinePassed: A version does not come for too long, and `on_deadline` is `stop`.
         """
         last = time.monotonic()
-        async with AsyncExitStack() as confirms, AsyncExitStack() as versions:
+        named = False
+        async with AsyncExitStack() as waiting:
             while True:
                 await asyncio.sleep(self._limits.sweep_s)
                 now = time.monotonic()
                 await self.once(min(now - last, 2 * self._limits.sweep_s))
                 last = now
-                slow = self._outbox.unconfirmed()[1] > _NAMED_AFTER_S
-                await self._name(confirms, self._unconfirmed, slow)
-                await self._name(versions, self._unserved, bool(self._behind()))
-
-    async def _name(self, named: AsyncExitStack, what: Callable[[], str], wanting: bool) -> None:
-        """Begin a named wait, or end it."""
-        if wanting == (named in self._named):
-            return
-        if wanting:
-            self._named.add(named)
-            await named.enter_async_context(self._waits(what, deadline_s=self._limits.stall_s))
-        else:
-            self._named.discard(named)
-            await named.aclose()
+                if bool(self._behind()) == named:
+                    continue
+                await waiting.aclose()
+                named = not named
+                if named:
+                    wait = self._waits(self._unserved, deadline_s=self._limits.stall_s)
+                    await waiting.enter_async_context(wait)
 
     async def once(self, elapsed_s: float) -> None:
         """One look, `elapsed_s` after the last one.
@@ -186,11 +174,6 @@ class Sweep:
         version = max((one.headers.min_version for one in held), default=0)
         served = self._runner.served_version
         return f"version {version}: {len(held)} rollouts need it, version {served} is served"
-
-    def _unconfirmed(self) -> str:
-        number, _ = self._outbox.unconfirmed()
-        why = "it has an alarm" if self._outbox.blocked else "is it away?"
-        return f"the broker to confirm {number} messages ({why})"
 
 
 def _uncut(held: Held) -> bool:

@@ -86,9 +86,9 @@ class Broker:
     # -- state
 
     @property
-    def epoch(self) -> int:
-        """Number of consume connections so far; deliveries of an older one are the broker's."""
-        return self._consume.epoch
+    def unconfirmed(self) -> tuple[int, float]:
+        """Messages sent and not confirmed, and when the first was: monotonic, infinite for none."""
+        return self._publisher.unconfirmed
 
     @property
     def connected(self) -> bool:

@@ -103,12 +103,9 @@ class Intake:
                     await waiting.aclose()
                 elif pause_s == self._limits.idle_min_s:
                     await waiting.aclose()
-                    await waiting.enter_async_context(
-                        self._waits(
-                            "work: cancel_queue, eval_prompts and prompts are empty",
-                            deadline_s=self._limits.stall_s,
-                        )
-                    )
+                    # without a deadline: whether work is missing is the trainer's to judge
+                    empty = self._waits("work: cancel_queue, eval_prompts and prompts are empty")
+                    await waiting.enter_async_context(empty)
                 await self._holds.rung(pause_s)
                 pause_s = min(pause_s * 1.5, self._limits.idle_max_s)
 

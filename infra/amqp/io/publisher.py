@@ -4,6 +4,8 @@ I/O thread only.
 """
 
 import asyncio
+import math
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +40,8 @@ class Publication:
     returned: str = ""
     """Why the broker sent it back."""
     num_nacks: int = 0
+    sent_at: float = 0.0
+    """Monotonic."""
 
 
 def to_publication(
@@ -76,6 +80,12 @@ class Publisher:
         self._num_bytes = 0
         self._settled = asyncio.Event()
         self._error: BaseException | None = None
+
+    @property
+    def unconfirmed(self) -> tuple[int, float]:
+        """See `Broker.unconfirmed`. From any thread."""
+        sent = list(self._unconfirmed.values())
+        return len(sent), sent[0].sent_at if sent else math.inf
 
     async def wait_idle(self) -> None:
         """Wait until every message is settled."""
@@ -132,6 +142,7 @@ class Publisher:
             except PIKA_ERRORS:
                 self._waiting.appendleft(publication)
                 return
+            publication.sent_at = time.monotonic()
             self._tag += 1
             self._unconfirmed[self._tag] = publication
             self._num_bytes += len(publication.body)

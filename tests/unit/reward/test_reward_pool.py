@@ -10,7 +10,7 @@ import pytest
 
 from consumers.reward.pool import ScoringFailed, ScoringPool, default_size, short_names
 from consumers.reward.process import CannotStart
-from infra.roles.errors import ConfigError
+from infra.roles.errors import ConfigError, ExitCode
 from schemas.config import RewardSection
 from tests.unit.reward.reward_rollouts import rollout
 
@@ -151,6 +151,21 @@ async def test_a_module_that_raises_or_exits_while_loading(pools, tmp_path, monk
         await pools("broken_reward:f")
     with pytest.raises(ConfigError, match="exited with 9 while loading"):
         await pools("gone_reward:f")
+
+
+async def test_functions_that_loaded_once_are_no_mistake_of_the_recipe(
+    pools, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "fading_reward.py"
+    module.write_text("import os\ndef f(rollout):\n    os._exit(3)\n")
+    pool = await pools("fading_reward:f", size=1)
+    module.write_text("raise MemoryError('no room')\n")
+    with pytest.raises(ScoringFailed, match="exited with 3"):
+        await pool.score(body(1))
+    with pytest.raises(CannotStart, match="no room") as caught:
+        await pool.score(body(2))
+    assert caught.value.exit_code is ExitCode.FAILED
 
 
 async def test_built_ins_are_known_by_name(pools):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from consumers.rollout import sweep
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.delivery import outbox
 from consumers.rollout.engines.base import EngineFailed
@@ -53,21 +52,6 @@ async def test_an_orphan_is_not_given_up_while_the_broker_is_away(tmp_path: Path
         for _ in range(3):
             await bench.floor.sweep.once(1.0)
         assert len(bench.floor.slots) == 0
-
-
-async def test_confirms_that_do_not_come_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "_NAMED_AFTER_S", 0.01)
-    async with Bench(tmp_path, slots=1) as bench:
-        bench.broker.confirming.clear()
-        bench.broker.blocked = True
-        bench.broker.put("prompts", task(0))
-        await bench.until(lambda: "confirm 1 messages" in bench.context.waits.current()[0])
-        assert "it has an alarm" in bench.context.waits.current()[0]
-        bench.broker.blocked = False
-        bench.broker.confirming.set()
-        await bench.until(lambda: "confirm" not in bench.context.waits.current()[0])
 
 
 async def test_an_engine_that_serves_something_else_is_not_used(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every wait of a role names what is missing, and what never comes ends it with exit code 5."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from tests.unit.infra.roles.role_contexts import make_context
 class Broker:
     """Neither answers nor takes anything, unless told otherwise."""
 
-    def __init__(self, *, connected: bool = True, blocked: bool = False) -> None:
+    def __init__(
+        self, *, connected: bool = True, blocked: bool = False, num_unconfirmed: int = 0
+    ) -> None:
         self.connected, self.blocked = connected, blocked
+        self.unconfirmed = (num_unconfirmed, 0.0 if num_unconfirmed else math.inf)
         self.emitted = 0
 
     def rebuild_control(self) -> None:
@@ -66,11 +70,12 @@ async def unbound(context: RoleContext) -> None:
     [
         (outages.watch_broker, Broker(connected=False), "the broker to answer"),
         (outages.watch_broker, Broker(blocked=True), "the broker's memory or disk alarm to end"),
+        (outages.watch_broker, Broker(num_unconfirmed=2), "the broker to confirm 2 messages"),
         (silent_trainer, Broker(), "word from the trainer"),
         (RoleContext.run_id, Broker(), "word from the trainer: the run's id is not known yet"),
         (unbound, Broker(), "the broker to bind us to 'sync'"),
     ],
-    ids=["broker", "alarm", "trainer", "run-id", "sync"],
+    ids=["broker", "alarm", "confirms", "trainer", "run-id", "sync"],
 )
 @pytest.mark.parametrize("on_deadline", ["warn", "stop"])
 async def test_what_never_comes_is_named_and_stops_the_role_if_it_is_to(

@@ -87,7 +87,7 @@ def test_rewards_of_an_evaluation_can_be_summed_up() -> None:
     credit = CREDIT.model_copy(update={"purpose": Purpose.EVAL})
     headers = HEADERS.model_copy(update={"purpose": Purpose.EVAL, "rollout_id": "eval2.1"})
     with pytest.raises(BadMessage, match=r"the reward is -1e\+308, beyond 1e\+09"):
-        screen(delivery(trajectory(credit, 1, version=2, reward=-1e308), headers))
+        screen(delivered(trajectory(credit, 1, version=2, reward=-1e308), headers))
 
 
 def test_a_failure_is_known_by_its_headers() -> None:
