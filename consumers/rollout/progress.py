@@ -8,7 +8,8 @@ from consumers.rollout.slots import Held
 from schemas.headers import Purpose
 from schemas.work import AgentPhase
 
-_REMEMBERED = 4096
+_REMEMBERED = 512
+"""Of one that has been elsewhere for longer, the count begins again."""
 
 
 def waiting_for_progress(held: Iterable[Held], *, min_progress: int) -> list[Held]:
