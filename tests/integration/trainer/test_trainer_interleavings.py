@@ -125,7 +125,7 @@ def return_for_ever(url: str, queue: str) -> str:
                 this = properties.headers["rollout_id"]
                 victim = victim or this
                 assert this == victim
-                channel.basic_nack(method.delivery_tag, requeue=True)
+                channel.basic_reject(method.delivery_tag)  # RabbitMQ 4.3 counts no nack
                 break
     return victim
 
