@@ -210,7 +210,7 @@ async def test_two_producers_with_different_data(connect, config, tmp_path):
         producing(late, other_config, "producer-3") as (_, refusing),
     ):
         await asyncio.gather(
-            *(observer.publish(credit_message(config, group=g)) for g in range(1, 40))
+            *(observer.publish(credit_message(config, group=g)) for g in range(1, 41))
         )
         while not refusing.done():
             await observer.publish(credit_message(config, group=40))
