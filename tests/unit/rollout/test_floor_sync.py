@@ -46,7 +46,6 @@ async def test_republish_cuts_at_the_token_and_the_rollout_ends_as_if_it_had_not
         bench.broker.put("prompts", task(0, 0))
         bench.broker.put("prompts", task(0, 1))
         await hold(bench, at=3, rollouts=2)
-        bench.engine.hold_at = 5
         bench.publish(1)
         await bench.until(lambda: bench.floor.swap.version == 1)
         log = bench.broker.log
