@@ -246,8 +246,7 @@ async def test_the_fence_is_taken_again_after_a_cut(connect: Connect, broker_url
         broker = await connect(url=through(broker_url, proxy), heartbeat_s=2)
         await broker.exclusive("trainer")
         proxy.cut()
-        await until(lambda: not broker.holds("trainer"))
-        await until(lambda: broker.holds("trainer"))
+        await until(lambda: broker.reconnects == 3 and broker.holds("trainer"))
 
 
 async def test_nobody_answers(unused_tcp_port: int) -> None:
