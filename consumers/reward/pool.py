@@ -153,8 +153,19 @@ class ScoringPool:
             self._pending.popleft().fail(error)
 
     async def _serve(self, process: ScoringProcess) -> None:
-        """Feed one process until it must be replaced."""
+        """Feed one process until it must be replaced; what it was given and did not answer goes
+        back."""
         given: deque[_Job] = deque()
+        try:
+            await self._feed(process, given)
+        except TimeoutError:
+            self._blame_hang(given)
+        except ProcessDied as death:
+            self._blame_death(given, str(death))
+        finally:
+            self._put_back(given)
+
+    async def _feed(self, process: ScoringProcess, given: deque[_Job]) -> None:
         depth = 1
         while True:
             bodies = []
@@ -167,18 +178,8 @@ class ScoringPool:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    answer = await process.receive()
-            except TimeoutError:
-                self._blame_hang(given)
-                return
-            except ProcessDied as death:
-                self._blame_death(given, str(death))
-                return
-            except BaseException:
-                self._pending.extendleft(reversed(given))
-                raise
+            async with asyncio.timeout(self._timeout_s):
+                answer = await process.receive()
             depth = DEPTH if answer["seconds"] < QUICK_S else 1
             given[0].answers.append(answer)
             if "error" in answer or len(given[0].answers) == len(self._uses):
@@ -213,7 +214,6 @@ class ScoringPool:
         job.fail(
             ScoringFailed(f"reward {name!r} did not return in {self._timeout_s:g} s and was killed")
         )
-        self._put_back(given)
 
     def _blame_death(self, given: deque[_Job], how: str) -> None:
         if given:
@@ -221,7 +221,6 @@ class ScoringPool:
             name = self._uses[len(job.answers)]
             logger.warning("the process of reward %r %s", name, how)
             job.fail(ScoringFailed(f"reward {name!r}: its process {how}"))
-        self._put_back(given)
 
     def _put_back(self, given: deque[_Job]) -> None:
         for job in given:
