@@ -1,9 +1,9 @@
 """What travels on `sync` and `events`: weights, run state, commands, heartbeats."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Count, Frozen, Int64, Message
 
@@ -26,13 +26,26 @@ class WeightsPublished(Message):
     """Of the trainer that wrote it."""
     step: Count
     """Optimizer steps behind it."""
-    kind: Literal["full", "delta"] = "full"
-    base_version: Int64 | None = None
     folder: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Of the version, inside the store."""
-    files: tuple[WeightFile, ...]
+    full: tuple[WeightFile, ...] = ()
+    """Safetensors files of the whole version; only keyframes have them."""
+    base_version: Int64 | None = None
+    """Version that `delta` starts from; None without a delta."""
+    delta: tuple[WeightFile, ...] = ()
+    """What changed since `base_version` (`infra/weights/delta`)."""
     fingerprint: str
     """Of the tensors, independent of how they are filed (`infra/weights/fingerprint.py`)."""
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> Self:
+        if not (self.full or self.delta):
+            raise ValueError(f"version {self.version} names no file")
+        if bool(self.delta) != (self.base_version is not None):
+            raise ValueError(f"version {self.version}: a delta and its base_version go together")
+        if self.base_version is not None and not 0 <= self.base_version < self.version:
+            raise ValueError(f"version {self.version} cannot start from {self.base_version}")
+        return self
 
 
 class Wanted(StrEnum):

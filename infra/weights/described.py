@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.fingerprint import entry, of_entries
 from infra.weights.prepared import PreparedWeights, verified
@@ -35,7 +37,7 @@ class DescribedTensor:
     """What there is to know of a tensor without holding it."""
 
     entry: str
-    """Dtype, shape and SHA-256, as the fingerprint takes them."""
+    """Dtype, shape and XXH3-128, as the fingerprint takes them."""
 
 
 def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path) -> PreparedWeights:
@@ -84,5 +86,5 @@ def _parse(path: Path, data: bytes) -> dict[str, DescribedTensor]:
 
 def _describe(told: dict[str, Any], values: memoryview) -> DescribedTensor:
     begin, end = told["data_offsets"]
-    digest = hashlib.sha256(values[begin:end]).hexdigest()
+    digest = xxhash.xxh3_128_hexdigest(values[begin:end])
     return DescribedTensor(entry(_DTYPES[told["dtype"]], told["shape"], digest))

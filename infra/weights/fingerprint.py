@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import xxhash
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,7 +19,10 @@ _SMALL_BYTES = 64 << 20
 
 
 def fingerprint(tensors: "Mapping[str, torch.Tensor]") -> str:
-    """SHA-256 over name, dtype, shape and bytes of every tensor, in the order of names.
+    """SHA-256 over name, dtype, shape and XXH3-128 of the bytes of every tensor, in order of names.
+
+    It tells whether two sets are the same, at the speed of memory; files from a store are proved by
+    SHA-256 before.
 
     Args:
         tensors: By Hugging Face name, any device. A head tied to the embedding may be given or
@@ -48,17 +53,17 @@ def of_entries(entries: Mapping[str, str]) -> str:
 
 
 def entry_of(tensor: "torch.Tensor") -> str:
-    """Dtype, shape and SHA-256 of the bytes: `float32 3x4 9f86d0...`."""
+    """Dtype, shape and XXH3-128 of the bytes: `float32 3x4 9f86d0...`."""
     return entry(str(tensor.dtype).removeprefix("torch."), tensor.shape, _digest(tensor))
 
 
-def entry(dtype: str, shape: Iterable[int], sha256: str) -> str:
+def entry(dtype: str, shape: Iterable[int], digest: str) -> str:
     """An entry of its parts; a scalar has an empty shape."""
-    return f"{dtype} {'x'.join(map(str, shape))} {sha256}"
+    return f"{dtype} {'x'.join(map(str, shape))} {digest}"
 
 
 def _digest(tensor: "torch.Tensor") -> str:
     import torch
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
+    return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().data)

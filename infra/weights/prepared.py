@@ -23,7 +23,12 @@ class PreparedWeights:
     files: tuple[Path, ...]
     """Verified safetensors files; empty for the starting model's own."""
     tensors: "Mapping[str, torch.Tensor]"
-    """By Hugging Face name, in host memory."""
+    """By Hugging Face name, in host memory; all of them."""
+    base_fingerprint: str = ""
+    """What `changed` is relative to."""
+    changed: frozenset[str] | None = None
+    """Names that differ from the weights with `base_fingerprint`; None: any may. An engine that
+    serves those may leave the others as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +52,12 @@ def verified(
     Raises:
         WeightsCorrupt: Not a full version, a name in two files, or another fingerprint.
     """
-    if published.kind != "full":
-        raise WeightsCorrupt(f"version {published.version} is a {published.kind}; need a full one")
+    if not published.full:
+        raise WeightsCorrupt(f"version {published.version} is a delta; need a full one")
     folder = store_folder / published.folder
-    files = tuple(folder / file.name for file in published.files)
+    files = tuple(folder / file.name for file in published.full)
     tensors = joined(
-        (path, read(path, file)) for path, file in zip(files, published.files, strict=True)
+        (path, read(path, file)) for path, file in zip(files, published.full, strict=True)
     )
     measured = measure(tensors)
     if measured != published.fingerprint:

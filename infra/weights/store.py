@@ -130,7 +130,7 @@ class WeightStore:
                 incarnation=incarnation,
                 step=step,
                 folder=name,
-                files=_described(files),
+                full=_described(files),
                 fingerprint=fingerprint(ready),
             )
             self._manifests.create(published)

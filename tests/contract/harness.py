@@ -118,11 +118,11 @@ def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int =
         "max_model_len": models.CONTEXT,
     }
     if name == "vllm":
-        from consumers.rollout.engines.vllm import VllmEngine
+        from consumers.rollout.engines.vllm.engine import VllmEngine
 
         return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20})
     if name == "simulated":
-        from consumers.rollout.engines.simulated import SimulatedEngine
+        from consumers.rollout.engines.simulated.engine import SimulatedEngine
 
         return SimulatedEngine(
             model_folder=folder,
@@ -130,6 +130,6 @@ def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int =
             max_model_len=models.CONTEXT,
             options=dict(SIMULATED_PROFILE),
         )
-    from consumers.rollout.engines.transformers import TransformersEngine
+    from consumers.rollout.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine(**values, options={"device": "cpu"})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.engines.vllm import VllmEngine
+from consumers.rollout.engines.vllm.engine import VllmEngine
 from infra.weights.reader import starting
 from tests.contract.harness import prompt, request, run, scored
 from tests.contract.processes import children, ends

@@ -33,9 +33,9 @@ def caller_folder(tmp_path_factory):
 )
 async def engine(request, caller_folder):
     if request.param == "transformers":
-        from consumers.rollout.engines.transformers import TransformersEngine as Engine_
+        from consumers.rollout.engines.transformers.engine import TransformersEngine as Engine_
     else:
-        from consumers.rollout.engines.vllm import VllmEngine as Engine_
+        from consumers.rollout.engines.vllm.engine import VllmEngine as Engine_
     built: Engine = Engine_(
         model_folder=caller_folder, dtype="float32", slots=SLOTS, max_model_len=CONTEXT, options={}
     )

@@ -32,6 +32,9 @@ class GenerateRequest:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    """Tokens to sample before one of `stop_token_ids` may be; of this request, not of the turn."""
     stop_token_ids: frozenset[int] = frozenset()
     seed: int = 0
 

@@ -27,7 +27,7 @@ def build_engine(config: RunConfig) -> Engine:
     length = section.max_prompt_tokens + section.max_response_tokens
     options = {"kv_cache": section.kv_cache, **section.engine_options}
     if section.engine == "simulated":
-        from consumers.rollout.engines.simulated import SimulatedEngine
+        from consumers.rollout.engines.simulated.engine import SimulatedEngine
 
         return SimulatedEngine(
             model_folder=folder,
@@ -36,7 +36,7 @@ def build_engine(config: RunConfig) -> Engine:
             options=section.engine_options,
         )
     if section.engine == "vllm":
-        from consumers.rollout.engines.vllm import VllmEngine
+        from consumers.rollout.engines.vllm.engine import VllmEngine
 
         return VllmEngine(
             model_folder=folder,
@@ -45,7 +45,7 @@ def build_engine(config: RunConfig) -> Engine:
             max_model_len=length,
             options=options,
         )
-    from consumers.rollout.engines.transformers import TransformersEngine
+    from consumers.rollout.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine(
         model_folder=folder,
@@ -80,6 +80,6 @@ def check_engine(config: RunConfig) -> None:
             hint=f"this version has {' and '.join(AVAILABLE)}",
         )
     if config.rollout.engine == "simulated":
-        from consumers.rollout.engines.simulated_profile import read_profile
+        from consumers.rollout.engines.simulated.profile import read_profile
 
         read_profile(config.rollout.engine_options)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest_asyncio
 import torch
 
-from consumers.rollout.engines.simulated_profile import Course, Profile
+from consumers.rollout.engines.simulated.profile import Course, Profile
 from tests.contract.harness import SIMULATED_PROFILE, Served, started, two_versions
 from tests.factories import models
 

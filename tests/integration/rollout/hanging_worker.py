@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from consumers.rollout.engines.batch import Batch
+from consumers.rollout.engines.transformers.batch import Batch
 from consumers.rollout.worker import ROLE, body
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig

@@ -21,6 +21,7 @@ from schemas.control import WeightsPublished
 from schemas.headers import Purpose
 from schemas.work import Budgets, RolloutTask, Sampling
 from tests.factories.contexts import role_context
+from tests.factories.published import NO_WEIGHTS
 from tests.unit.rollout.fake_broker import RUN_ID, FakeBroker
 
 EOS = 2
@@ -203,7 +204,7 @@ def manifest(version: int) -> WeightsPublished:
         incarnation=1,
         step=version,
         folder=f"v{version}",
-        files=(),
+        full=NO_WEIGHTS,
         fingerprint=f"print-{version}",
     )
 

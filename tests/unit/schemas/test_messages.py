@@ -82,7 +82,7 @@ MESSAGES: list[BaseModel] = [
         incarnation=1,
         step=0,
         folder="v0",
-        files=(WeightFile(name="model.safetensors", size_bytes=1, sha256="0" * 64),),
+        full=(WeightFile(name="model.safetensors", size_bytes=1, sha256="0" * 64),),
         fingerprint="f",
     ),
     RunState(run_id="r", number=1),

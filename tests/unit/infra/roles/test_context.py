@@ -14,6 +14,7 @@ from schemas.config import RunConfig
 from schemas.control import Command, RunState, Wanted, WeightsPublished
 from schemas.headers import Headers
 from tests.factories.contexts import role_context
+from tests.factories.published import NO_WEIGHTS
 
 
 def config(**weights: str) -> RunConfig:
@@ -44,7 +45,7 @@ def weights(version: int, run_id: str = "a") -> WeightsPublished:
         incarnation=1,
         step=version,
         folder=f"v{version}",
-        files=(),
+        full=NO_WEIGHTS,
         fingerprint="f",
     )
 

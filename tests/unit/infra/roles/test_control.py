@@ -12,6 +12,7 @@ from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 from schemas.control import RunState, WeightsPublished
 from tests.factories.contexts import role_context
+from tests.factories.published import NO_WEIGHTS
 
 CONFIG = {
     "run": {"name": "t", "steps": 1},
@@ -36,7 +37,7 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     missed = WeightsPublished(
-        run_id="a", version=3, incarnation=1, step=3, folder="v3", files=(), fingerprint="f"
+        run_id="a", version=3, incarnation=1, step=3, folder="v3", full=NO_WEIGHTS, fingerprint="f"
     )
 
     failures = [OSError(errno.ESTALE, "Stale file handle")]

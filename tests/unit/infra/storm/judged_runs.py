@@ -29,6 +29,7 @@ from schemas.journal import (
     Stepped,
 )
 from schemas.storm import StormReport
+from tests.factories.published import NO_WEIGHTS
 
 RUN_ID = "run-1"
 NUM_PROMPT = 3
@@ -194,7 +195,7 @@ class RunMaker:
                 incarnation=incarnation,
                 step=step,
                 folder=f"v{version}",
-                files=(),
+                full=NO_WEIGHTS,
                 fingerprint=weights or f"f{version}",
             )
         )

@@ -10,7 +10,7 @@ from infra.storm.faults import weights
 from infra.storm.schedule import Planned
 from infra.storm.watch import Seen, Watch
 from infra.storm.world import World
-from schemas.control import WeightsPublished
+from schemas.control import WeightFile, WeightsPublished
 from schemas.storm import FaultKind
 from tests.unit.infra.storm.judged_runs import RUN_ID, RunMaker
 
@@ -50,7 +50,7 @@ def name_it(run: RunMaker, folder: Path) -> None:
             incarnation=1,
             step=1,
             folder=folder.name,
-            files=(),
+            full=(WeightFile(name="model.safetensors", size_bytes=len(WHOLE), sha256="0" * 64),),
             fingerprint="f",
         )
     )

@@ -37,7 +37,7 @@ def test_the_fingerprint_is_that_of_the_tensors(tmp_path, dtype):
 
 def test_a_flipped_bit_a_lost_end_and_a_lost_file_are_found(tmp_path):
     folder, manifest = published(tmp_path)
-    path = folder / manifest.folder / manifest.files[0].name
+    path = folder / manifest.folder / manifest.full[0].name
     whole = path.read_bytes()
     for damaged, complaint in (
         (whole[:-1] + bytes([whole[-1] ^ 1]), "sha256"),

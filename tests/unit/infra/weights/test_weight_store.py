@@ -61,7 +61,7 @@ def test_what_is_published_is_what_is_prepared(tmp_path):
     by_safetensors = load_file(prepared.files[0])
     assert all(torch.equal(by_safetensors[name], tensor) for name, tensor in tensors.items())
     digest = hashlib.sha256(prepared.files[0].read_bytes()).hexdigest()
-    assert published.files[0].sha256 == digest
+    assert published.full[0].sha256 == digest
 
 
 def test_bfloat16_is_rounded_once(tmp_path):
@@ -120,7 +120,7 @@ def test_large_versions_are_cut_into_files(tmp_path, monkeypatch):
     monkeypatch.setattr("infra.weights.store.MAX_FILE_BYTES", 130)
     store = WeightStore(tmp_path)
     published = publish(store)
-    assert len(published.files) == 3
+    assert len(published.full) == 3
     prepared = prepare(store.folder, published, tmp_path)
     assert prepared.fingerprint == fingerprint(some_tensors(1))
 
@@ -132,7 +132,7 @@ def test_tensors_that_share_memory_are_written_once(tmp_path):
     published = publish(store, tensors=tied)
     prepared = prepare(store.folder, published, tmp_path)
     assert set(prepared.tensors) == {"model.embed_tokens.weight"}
-    assert published.files[0].size_bytes < 2 * embedding.nbytes + 8 + 200
+    assert published.full[0].size_bytes < 2 * embedding.nbytes + 8 + 200
     assert published.fingerprint == fingerprint(tied)
 
 
@@ -218,7 +218,7 @@ def flip(path: Path, offset: int) -> None:
 def test_a_flipped_bit_is_found(tmp_path):
     store = WeightStore(tmp_path)
     published = publish(store)
-    flip(store.folder / published.folder / published.files[0].name, -5)
+    flip(store.folder / published.folder / published.full[0].name, -5)
     with pytest.raises(WeightsCorrupt, match="sha256"):
         prepare(store.folder, published, tmp_path)
 
@@ -226,7 +226,7 @@ def test_a_flipped_bit_is_found(tmp_path):
 def test_a_truncated_file_is_found_before_it_is_read(tmp_path):
     store = WeightStore(tmp_path)
     published = publish(store)
-    path = store.folder / published.folder / published.files[0].name
+    path = store.folder / published.folder / published.full[0].name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(WeightsCorrupt, match="bytes"):
         prepare(store.folder, published, tmp_path)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from consumers.rollout.engines.base import GenerateRequest
-from consumers.rollout.engines.noise import gumbel
-from consumers.rollout.engines.sampling import Sampler, truncated
+from consumers.rollout.engines.transformers.noise import gumbel
+from consumers.rollout.engines.transformers.sampling import Sampler, truncated
 
 CPU = torch.device("cpu")
 MASK = (1 << 64) - 1

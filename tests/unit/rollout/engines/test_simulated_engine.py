@@ -11,8 +11,8 @@ import pytest
 
 from consumers.rollout.engines.base import EngineFailed, GenerateRequest, TokenChunk
 from consumers.rollout.engines.build import build_engine, check_engine, prepare_for
-from consumers.rollout.engines.simulated import SimulatedEngine
-from consumers.rollout.engines.simulated_profile import Course, Profile, mixed
+from consumers.rollout.engines.simulated.engine import SimulatedEngine
+from consumers.rollout.engines.simulated.profile import Course, Profile, mixed
 from infra.roles.errors import ConfigError
 from infra.weights import described, reader
 from infra.weights.described import DescribedTensor
@@ -207,7 +207,7 @@ def test_a_model_folder_without_a_vocabulary_is_refused(tmp_path):
 
 def test_neither_it_nor_its_weights_need_torch():
     code = (
-        "import sys, consumers.rollout.engines.simulated, infra.weights.described\n"
+        "import sys, consumers.rollout.engines.simulated.engine, infra.weights.described\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,11 +7,11 @@ import threading
 import pytest
 import torch
 
-from consumers.rollout.engines import batch as batch_module
 from consumers.rollout.engines.base import EngineFailed, GenerateRequest
-from consumers.rollout.engines.batch import Batch, RunningSequence
 from consumers.rollout.engines.build import build_engine
-from consumers.rollout.engines.transformers import TransformersEngine
+from consumers.rollout.engines.transformers import batch as batch_module
+from consumers.rollout.engines.transformers.batch import Batch, RunningSequence
+from consumers.rollout.engines.transformers.engine import TransformersEngine
 from infra.roles.errors import ConfigError
 from infra.weights.reader import starting
 from schemas.config import RunConfig
@@ -150,9 +150,8 @@ async def test_a_failure_reaches_every_stream_and_later_calls(folder, monkeypatc
 async def test_a_swap_that_breaks_half_way_is_fatal_and_said(folder, monkeypatch):
     engine = engine_of(folder)
     await engine.start(starting(folder, "float32"))
-    monkeypatch.setattr(
-        "consumers.rollout.engines.hf_model.fingerprint", lambda tensors: "something else"
-    )
+    measured = "consumers.rollout.engines.transformers.hf_model.fingerprint"
+    monkeypatch.setattr(measured, lambda tensors: "something else")
     with pytest.raises(EngineFailed, match="something else"):
         await engine.load_weights(starting(folder, "float32", version=1))
     with pytest.raises(EngineFailed):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from consumers.rollout import worker
-from consumers.rollout.engines import vllm
-from consumers.rollout.engines.vllm import VllmEngine
+from consumers.rollout.engines.vllm import engine as vllm
+from consumers.rollout.engines.vllm.engine import VllmEngine
 
 
 class Hung:

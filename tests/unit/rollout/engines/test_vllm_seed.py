@@ -1,5 +1,5 @@
 from consumers.rollout.engines.base import GenerateRequest
-from consumers.rollout.engines.vllm import _generator_seed
+from consumers.rollout.engines.vllm.engine import _generator_seed
 
 
 def seed_of(num_tokens: int, *, seed: int = 4, name: str = "a") -> int:

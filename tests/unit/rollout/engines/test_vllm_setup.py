@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from consumers.rollout.engines import vllm_setup
+from consumers.rollout.engines.vllm import setup as vllm_setup
 from infra.roles.errors import ConfigError
 from tests.factories import models
 

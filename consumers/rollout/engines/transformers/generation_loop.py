@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection
 import torch
 
 from consumers.rollout.engines.base import EngineFailed, Finish, TokenChunk
-from consumers.rollout.engines.batch import Batch, RunningSequence
-from consumers.rollout.engines.hf_model import HfModel
+from consumers.rollout.engines.transformers.batch import Batch, RunningSequence
+from consumers.rollout.engines.transformers.hf_model import HfModel
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights
 

@@ -148,7 +148,7 @@ def engine_arguments(
         "skip_tokenizer_init": True,
         "trust_remote_code": False,
         "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": ("consumers.rollout.engines.vllm_worker.WarrenWorkerExtension"),
+        "worker_extension_cls": ("consumers.rollout.engines.vllm.worker.WarrenWorkerExtension"),
     }
     return AsyncEngineArgs(**arguments)
 

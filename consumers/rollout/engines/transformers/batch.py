@@ -7,8 +7,8 @@ import torch
 
 from consumers.rollout.engines.admission import last_length
 from consumers.rollout.engines.base import GenerateRequest
-from consumers.rollout.engines.kv_rows import RowCache
-from consumers.rollout.engines.sampling import Sampler
+from consumers.rollout.engines.transformers.kv_rows import RowCache
+from consumers.rollout.engines.transformers.sampling import Sampler
 
 _PREFILL_TOKENS = 8192
 _PREFILL_WIDTH = 2048

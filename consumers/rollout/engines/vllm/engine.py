@@ -24,7 +24,7 @@ from consumers.rollout.engines.base import (
     WeightsRefused,
 )
 from consumers.rollout.engines.layout import check_layout
-from consumers.rollout.engines.vllm_setup import check_options, engine_arguments, prepare_import
+from consumers.rollout.engines.vllm.setup import check_options, engine_arguments, prepare_import
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
 

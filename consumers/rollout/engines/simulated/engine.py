@@ -22,7 +22,7 @@ from consumers.rollout.engines.base import (
     TokenChunk,
     WeightsRefused,
 )
-from consumers.rollout.engines.simulated_profile import Course, read_profile
+from consumers.rollout.engines.simulated.profile import Course, read_profile
 from infra.roles.errors import ConfigError
 from infra.weights.described import DescribedTensor
 from infra.weights.fingerprint import TIED_HEAD, entry_of, of_entries

@@ -6,7 +6,7 @@ import torch
 
 from consumers.rollout.engines.admission import GREEDY_BELOW
 from consumers.rollout.engines.base import GenerateRequest
-from consumers.rollout.engines.noise import gumbel
+from consumers.rollout.engines.transformers.noise import gumbel
 
 
 class Sampler:

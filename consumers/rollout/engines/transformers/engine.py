@@ -18,9 +18,9 @@ from consumers.rollout.engines.base import (
     GenerateRequest,
     TokenChunk,
 )
-from consumers.rollout.engines.batch import RunningSequence
-from consumers.rollout.engines.generation_loop import GenerationLoop, Stream
-from consumers.rollout.engines.hf_model import HfModel
+from consumers.rollout.engines.transformers.batch import RunningSequence
+from consumers.rollout.engines.transformers.generation_loop import GenerationLoop, Stream
+from consumers.rollout.engines.transformers.hf_model import HfModel
 from infra.roles.errors import ConfigError
 from infra.weights.prepared import PreparedWeights, ServedWeights
 
