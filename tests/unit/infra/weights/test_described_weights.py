@@ -56,10 +56,3 @@ def test_a_manifest_of_other_tensors_is_found(tmp_path):
     other = manifest.model_copy(update={"fingerprint": "0" * 64})
     with pytest.raises(WeightsCorrupt, match="fingerprint"):
         described.prepare(folder, other, tmp_path)
-
-
-def test_a_delta_is_refused(tmp_path):
-    folder, manifest = published(tmp_path)
-    delta = manifest.model_copy(update={"kind": "delta"})
-    with pytest.raises(WeightsCorrupt, match="delta"):
-        described.prepare(folder, delta, tmp_path)

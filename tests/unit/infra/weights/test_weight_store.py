@@ -240,13 +240,6 @@ def test_a_manifest_that_promises_other_tensors_is_refused(tmp_path):
         prepare(store.folder, other, tmp_path)
 
 
-def test_a_delta_is_refused_by_name(tmp_path):
-    store = WeightStore(tmp_path)
-    published = publish(store).model_copy(update={"kind": "delta", "base_version": 0})
-    with pytest.raises(WeightsCorrupt, match="delta"):
-        prepare(store.folder, published, tmp_path)
-
-
 def file_of(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
     body = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(body) if length is None else length) + body + data
