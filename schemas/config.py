@@ -179,6 +179,15 @@ class TrainerSection(Frozen):
     """Largest gradient norm."""
     micro_batch_tokens: int = Field(default=8192, gt=0)
     """Tokens of one packed micro-batch."""
+    lora_rank: int = Field(default=0, ge=0)
+    """Of a low-rank adapter (LoRA) that is trained in place of all weights; 0 is off."""
+    lora_alpha: float = Field(default=32.0, gt=0)
+    """The adapter counts `lora_alpha / lora_rank` times."""
+    lora_targets: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+    )
+    """Names of the linear layers that get one."""
 
 
 class WeightsSection(Frozen):
@@ -304,6 +313,14 @@ class RunConfig(Frozen):
                 f"weights.keyframe_every={self.weights.keyframe_every}: this version publishes "
                 f"every version in full; leave it out"
             )
+        trainer, defaults = self.trainer, TrainerSection(lr=1.0)
+        idle = [
+            f"trainer.{name}"
+            for name in ("lora_alpha", "lora_targets")
+            if getattr(trainer, name) != getattr(defaults, name)
+        ]
+        if idle and not trainer.lora_rank:
+            raise ValueError(f"{idle[0]} has no effect without trainer.lora_rank")
         weighted = [source.path for source in self.data.eval if source.weight != 1.0]
         if weighted:
             raise ValueError(

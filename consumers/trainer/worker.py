@@ -12,7 +12,6 @@ The loop itself is drawn in `loop.py`.
 import asyncio
 import functools
 import logging
-from pathlib import Path
 
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
@@ -66,7 +65,7 @@ async def train(
     """The role's body."""
     from consumers.trainer.begin import has_history, make_place
     from consumers.trainer.learn.learner import Learner
-    from consumers.trainer.learn.policy import Policy
+    from consumers.trainer.learn.lora import load_policy
     from consumers.trainer.recovery import StoppedWhileResuming
     from consumers.trainer.session import Session
     from consumers.trainer.steering.fence import hold_queue
@@ -88,7 +87,7 @@ async def train(
             await make_place(ctx, purge=purge)
 
     async with ctx.waits("the model to be loaded", deadline_s=ctx.config.deadlines.stall):
-        policy = await asyncio.to_thread(Policy.load, Path(ctx.config.model.path))
+        policy = await asyncio.to_thread(load_policy, ctx.config)
     learner = await asyncio.to_thread(Learner, ctx.config, policy)
     try:
         session = await Session.open(ctx, learner, goes_on=goes_on, skip_step=skip_step)

@@ -1,5 +1,6 @@
 """What the learner refuses before anything starts."""
 
+import importlib.util
 from pathlib import Path
 
 from infra.roles.errors import ConfigError
@@ -35,6 +36,8 @@ def check(config: RunConfig) -> list[str]:
             "a single reward has no variance",
             hint="raise algorithm.group_size, or set algorithm.filter_zero_variance = false",
         )
+    if config.trainer.lora_rank:
+        require_peft()
     model = Path(config.model.path)
     if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
         raise ConfigError(
@@ -55,3 +58,16 @@ def check(config: RunConfig) -> list[str]:
             f"{config.trainer.micro_batch_tokens} get a micro-batch of their own"
         )
     return lines
+
+
+def require_peft() -> None:
+    """See that PEFT, which trains adapters, is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError(
+            "trainer.lora_rank > 0 trains an adapter, and PEFT is not installed",
+            hint="pip install 'warren[lora]'",
+        )

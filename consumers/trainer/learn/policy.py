@@ -117,10 +117,14 @@ class Policy:
         }
         weights = {
             name: parameter.detach().to("cpu", wanted, copy=True)
-            for name, parameter in self.masters().items()
+            for name, parameter in self._weights().items()
         }
         on_disk = revert_weight_conversion(self.model, weights | buffers)
         return {name: on_disk[name].contiguous() for name in sorted(on_disk)}
+
+    def _weights(self) -> dict[str, torch.nn.Parameter]:
+        """Every weight by its name in the model, trained or not."""
+        return self.masters()
 
     def save_hf(self, folder: Path, dtype: str) -> None:
         """Write a folder that `AutoModelForCausalLM.from_pretrained` opens."""
