@@ -54,6 +54,9 @@ class Finish:
     """The last item of a stream."""
 
     reason: Literal["stop", "length", "interrupted"]
+    num_cached_tokens: int = 0
+    """Of the request's tokens, those whose keys and values came from the engine's prefix cache;
+    0 from a request that was never prefilled, and from an engine without such a cache."""
 
 
 class Engine(Protocol):

@@ -138,7 +138,7 @@ class VllmEngine:
                         done += len(chunk.token_ids)
                         yield chunk
                     if over:
-                        yield _finish(output.outputs[0].finish_reason)
+                        yield _finish(output.outputs[0].finish_reason, output.num_cached_tokens)
         finally:
             del self._turns[request.request_id]
             if not over and not engine.errored:
@@ -334,8 +334,8 @@ def _chunks(output: Any, state: Any, done: int) -> list[TokenChunk]:
     return chunks
 
 
-def _finish(reason: str | None) -> Finish:
+def _finish(reason: str | None, num_cached_tokens: int | None) -> Finish:
     known = _REASONS.get(reason or "")
     if known is None:
         raise EngineFailed(f"vLLM ended a request with reason {reason!r}")
-    return Finish(reason=known)  # type: ignore[arg-type]
+    return Finish(reason=known, num_cached_tokens=num_cached_tokens or 0)  # type: ignore[arg-type]
