@@ -56,6 +56,9 @@ def build_task(config: RunConfig, credit: Credit, row: Row, *, row_number: int) 
             temperature=config.eval.temperature if evaluating else rollout.temperature,
             top_p=rollout.top_p,
             top_k=rollout.top_k,
+            min_p=rollout.min_p,
+            stop=rollout.stop,
+            options=rollout.sampling_options,
             seed=config.run.seed,
         ),
         budgets=Budgets(
@@ -63,6 +66,7 @@ def build_task(config: RunConfig, credit: Credit, row: Row, *, row_number: int) 
             max_response_tokens=rollout.max_response_tokens,
             max_turn_tokens=rollout.max_turn_tokens,
             max_turns=rollout.max_turns,
+            min_tokens=rollout.min_tokens,
         ),
         reward_data=row.reward_data,
     )

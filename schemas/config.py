@@ -1,7 +1,7 @@
 """The run configuration: sections, keys and defaults of a recipe."""
 
 import math
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -88,8 +88,19 @@ class RolloutSection(Frozen):
     """Nucleus; 1 is off."""
     top_k: int = Field(default=0, ge=0)
     """0 is off."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens below this share of the likeliest one's probability are not sampled; 0 is off."""
+    min_tokens: int = Field(default=0, ge=0)
+    """Sampled tokens of an assistant turn before something may end it."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Strings that end an assistant turn, beside the model's own end tokens; they stay in it."""
+    sampling_options: dict[str, Any] = {}
+    """The engine's own sampling parameters (penalties, guided decoding); only with `on_sync =
+    "in_flight"`. Such rollouts stay on their worker."""
     on_sync: Literal["republish", "in_flight", "drain"] = "republish"
     """What happens to running rollouts when new weights arrive."""
+    drain_deadline: float = Field(default=60.0, gt=0)
+    """Seconds that `on_sync = "drain"` waits for turns to end before it cuts the rest."""
     kv_cache: Literal["recompute", "keep"] = "recompute"
     """Of rollouts that cross a swap inside the engine."""
     snapshot_interval: float = Field(default=300.0, gt=0)
@@ -291,6 +302,19 @@ class RunConfig(Frozen):
             raise ValueError(
                 f"algorithm.min_group_size={algorithm.min_group_size} exceeds "
                 f"algorithm.group_size={algorithm.group_size}"
+            )
+        rollout = self.rollout
+        if rollout.sampling_options and rollout.on_sync != "in_flight":
+            raise ValueError(
+                f"rollout.sampling_options={sorted(rollout.sampling_options)} with "
+                f'rollout.on_sync="{rollout.on_sync}": a rollout that is cut goes on as a new '
+                f"request, for which the engine would count penalties, or begin a grammar, anew; "
+                f'use rollout.on_sync = "in_flight"'
+            )
+        if rollout.min_tokens > rollout.max_turn_tokens:
+            raise ValueError(
+                f"rollout.min_tokens={rollout.min_tokens} exceeds "
+                f"rollout.max_turn_tokens={rollout.max_turn_tokens}"
             )
         needed = math.ceil(algorithm.max_staleness)
         if algorithm.max_version_lag < needed:

@@ -40,6 +40,13 @@ class Sampling(Frozen):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: Count = 0
     """0 is off."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """0 is off."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Strings that end an assistant turn and are part of it."""
+    options: FreeTable = {}
+    """The engine's own sampling parameters. With any, the rollout stays on its worker: what they
+    do depends on the tokens since the request began."""
     seed: Int64 = 0
     """Of the run; a request's own seed is derived from it, the rollout id and the position."""
 
@@ -54,6 +61,8 @@ class Budgets(Frozen):
     """Sampled tokens of one turn."""
     max_turns: int = Field(gt=0, le=MAX_COUNT)
     """Assistant turns."""
+    min_tokens: Count = 0
+    """Sampled tokens of one turn before a stop token or a stop string may end it."""
 
 
 class RewardData(Frozen):
@@ -221,6 +230,10 @@ class Rollout(Message):
     agent: str
     prompt_hash: str
     reward_data: RewardData
+    min_tokens: Count = 0
+    """Sampled tokens of each turn among which no stop token could be."""
+    stop_token_ids: tuple[Count, ...] = Field(default=(), max_length=256)
+    """Those that could not be; empty where `min_tokens` is 0."""
     progress: Progress
 
 

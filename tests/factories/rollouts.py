@@ -105,6 +105,7 @@ def make_task(rollout_id: str = "3.1", **changes: Any) -> RolloutTask:
         "max_response_tokens": 2000,
         "max_turn_tokens": 1000,
         "max_turns": 8,
+        "min_tokens": 0,
     }
     for name in tuple(changes):
         if name in budgets:

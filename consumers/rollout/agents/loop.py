@@ -12,11 +12,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from consumers.rollout.agents import record
+from consumers.rollout.agents.pins import pin, pin_for_options
 from consumers.rollout.agents.seeds import request_seed
 from consumers.rollout.agents.state import CutReason, RolloutFailed, RolloutState
+from consumers.rollout.agents.stops import TurnStops
 from consumers.rollout.agents.talk import reply_to
 from consumers.rollout.agents.tokens import (
     append_sampled,
@@ -25,6 +28,7 @@ from consumers.rollout.agents.tokens import (
     terminate,
     unreadable,
 )
+from consumers.rollout.agents.waiting import unless_cut
 from consumers.rollout.engines.base import (
     Engine,
     EngineFailed,
@@ -92,7 +96,9 @@ class AgentLoop:
             RolloutFailed: Its agent does not exist.
         """
         record.check_loaded(task)
-        return record.new_state(task)
+        state = record.new_state(task)
+        pin_for_options(state)
+        return state
 
     def restore(self, snapshot: Snapshot) -> RolloutState:
         """Take up a snapshot, whoever cut it.
@@ -101,7 +107,9 @@ class AgentLoop:
             RolloutFailed: It contradicts itself, or its agent does not exist.
         """
         record.check_loaded(snapshot.task)
-        return record.from_snapshot(snapshot, worker=self._worker)
+        state = record.from_snapshot(snapshot, worker=self._worker)
+        pin_for_options(state)
+        return state
 
     async def run(self, state: RolloutState) -> Rollout | Snapshot | RolloutTask:
         """Work on a rollout until it ends or is cut.
@@ -131,7 +139,8 @@ class AgentLoop:
                 await steps[state.phase](state)
             except TemplateRefused as error:
                 raise RolloutFailed(str(error), final=True) from error
-        return record.to_rollout(state, worker=self._worker)
+        stops = self._stops[state.agent.uses_tools]
+        return record.to_rollout(state, worker=self._worker, stop_token_ids=stops)
 
     async def cut(self, state: RolloutState, reason: CutReason) -> None:
         """Ask for a cut; `run` then returns soon. Again, or when it cannot be cut: nothing."""
@@ -174,7 +183,7 @@ class AgentLoop:
         if self._end_turn_if_over(state):
             return
         waiting_since = self._clock()
-        admitted = await _unless_cut(state, self._admit())
+        admitted = await unless_cut(state, self._admit())
         state.waiting_s += self._clock() - waiting_since
         if not admitted:
             return
@@ -196,13 +205,18 @@ class AgentLoop:
         task = state.task
         state.num_reprefilled += state.num_to_prefill
         state.num_to_prefill = 0
+        max_tokens = min(room(state))
+        missing = task.budgets.min_tokens - (len(state.token_ids) - state.turn_start)
         return GenerateRequest(
             request_id=f"{state.rollout_id}#{next(self._numbers)}",
             token_ids=tuple(state.token_ids),
-            max_tokens=min(room(state)),
+            max_tokens=max_tokens,
             temperature=task.sampling.temperature,
             top_p=task.sampling.top_p,
             top_k=task.sampling.top_k,
+            min_p=task.sampling.min_p,
+            min_tokens=min(max(missing, 0), max_tokens),
+            options=task.sampling.options,
             stop_token_ids=self._stops[state.agent.uses_tools],
             seed=request_seed(task.sampling.seed, task.rollout_id, state.turn_start),
         )
@@ -210,6 +224,7 @@ class AgentLoop:
     async def _sample(self, state: RolloutState, request: GenerateRequest) -> Finish:
         finish: Finish | None = None
         started = self._clock()
+        stops = self._turn_stops(state)
         state.request_id = request.request_id
         stream = self._engine.generate(request)
         try:
@@ -217,7 +232,9 @@ class AgentLoop:
                 if isinstance(item, Finish):
                     finish = item
                     continue
-                append_sampled(state, item, stops=self._stops[state.agent.uses_tools])
+                if append_sampled(state, item, stops=stops):
+                    finish = Finish(reason="stop")
+                    break
                 if state.cut_reason is not None:
                     # The cut may have come before the engine knew the request.
                     await self._engine.interrupt({request.request_id})
@@ -236,10 +253,11 @@ class AgentLoop:
         return finish
 
     def _end_turn_if_over(self, state: RolloutState) -> bool:
-        """Judge the merged turn: a stop token first, then the budgets."""
-        turn = state.token_ids[state.turn_start :]
+        """Judge the merged turn: what stops it first, then the budgets."""
+        tokens, start = state.token_ids, state.turn_start
         in_turn, in_response = room(state)
-        if turn and turn[-1] in self._stops[state.agent.uses_tools]:
+        last = max(len(tokens) - 1, start)
+        if self._turn_stops(state).end(tokens, start=start, begin=last) is not None:
             self._end_turn(state, "stop")
         elif in_response <= 0:
             self._end_turn(state, "length")
@@ -248,6 +266,14 @@ class AgentLoop:
         else:
             return False
         return True
+
+    def _turn_stops(self, state: RolloutState) -> TurnStops:
+        return TurnStops(
+            token_ids=self._stops[state.agent.uses_tools],
+            strings=state.task.sampling.stop,
+            min_tokens=state.task.budgets.min_tokens,
+            decode=partial(self._renderer.decode, skip_special=False),
+        )
 
     def _end_turn(self, state: RolloutState, reason: TurnEnd) -> None:
         parsed = self._parse(state)
@@ -300,12 +326,13 @@ class AgentLoop:
     async def _process_tools(self, state: RolloutState) -> None:
         names = state.task.tools
         pending = [call for call in state.calls if call.id not in state.results]
-        state.pinned = state.pinned or self._tools.pins(pending, names)
+        if self._tools.pins(pending, names):
+            pin(state, "one of its tools holds what cannot be saved")
         state.answer_limit_s = self._tools.limit_s(pending, names)
         started = self._clock()
         running = self._tools.start(pending, names)
         try:
-            if not await _unless_cut(state, running.wait()):
+            if not await unless_cut(state, running.wait()):
                 await running.settle()
         finally:
             running.abandon()
@@ -331,7 +358,7 @@ class AgentLoop:
     async def _interact(self, state: RolloutState) -> None:
         started = self._clock()
         try:
-            replied, text = await reply_to(state, _unless_cut)
+            replied, text = await reply_to(state, unless_cut)
         finally:
             state.answer_limit_s = 0.0
             state.waiting_s += self._clock() - started
@@ -355,21 +382,3 @@ class AgentLoop:
         state.messages += answers
         append_unsampled(state, delta, kind)
         state.phase = AgentPhase.GENERATING
-
-
-async def _unless_cut(state: RolloutState, awaitable: Awaitable[object]) -> bool:
-    """Await something; False when a cut ended the wait.
-
-    No task stands between: what follows an admission happens in the same step of the event loop,
-    so no swap can begin in between.
-    """
-    try:
-        async with asyncio.timeout(None) as state.wait:
-            await awaitable
-    except TimeoutError:
-        if state.wait is None or not state.wait.expired():
-            raise
-        return False
-    finally:
-        state.wait = None
-    return True

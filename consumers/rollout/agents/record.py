@@ -105,9 +105,12 @@ def to_snapshot(state: RolloutState, *, worker: str, reason: CutReason) -> Snaps
     )
 
 
-def to_rollout(state: RolloutState, *, worker: str) -> Rollout:
-    """A finished rollout."""
+def to_rollout(
+    state: RolloutState, *, worker: str, stop_token_ids: frozenset[int] = frozenset()
+) -> Rollout:
+    """A finished rollout, sampled with these stop tokens."""
     task = state.task
+    min_tokens = task.budgets.min_tokens
     return Rollout(
         rollout_id=task.rollout_id,
         group=task.group,
@@ -120,6 +123,8 @@ def to_rollout(state: RolloutState, *, worker: str) -> Rollout:
         agent=task.agent,
         prompt_hash=task.prompt_hash,
         reward_data=task.reward_data,
+        min_tokens=min_tokens,
+        stop_token_ids=tuple(sorted(stop_token_ids)) if min_tokens else (),
         progress=to_progress(state),
     )
 

@@ -1,9 +1,10 @@
 """How a rollout's token record grows: checked, and only at its end."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from consumers.rollout.agents.state import RolloutFailed, RolloutState
+from consumers.rollout.agents.stops import TurnStops
 from consumers.rollout.engines.base import EngineFailed, TokenChunk
 from schemas.chat import FunctionCall, ToolCall
 from schemas.work import AgentPhase, FailureKind, RolloutStatus, ToolResult, Turn, TurnKind
@@ -18,8 +19,12 @@ def room(state: RolloutState) -> tuple[int, int]:
     )
 
 
-def append_sampled(state: RolloutState, chunk: TokenChunk, *, stops: Collection[int]) -> None:
-    """Take tokens from the engine.
+def append_sampled(state: RolloutState, chunk: TokenChunk, *, stops: TurnStops) -> bool:
+    """Take tokens from the engine, up to the one that ends the turn.
+
+    Returns:
+        Whether a stop string has ended it, which the engine cannot know. What the engine sampled
+        after it is dropped.
 
     Raises:
         EngineFailed: The engine broke its protocol.
@@ -31,9 +36,15 @@ def append_sampled(state: RolloutState, chunk: TokenChunk, *, stops: Collection[
             f"the engine gave {count} tokens with {len(chunk.logprobs)} logprobs where "
             f"{min(room(state))} tokens had room"
         )
-    before = state.token_ids[-1:] if len(state.token_ids) > state.turn_start else []
-    if any(token_id in stops for token_id in [*before, *chunk.token_ids][:-1]):
+    start, begin = state.turn_start, len(state.token_ids)
+    before = state.token_ids[-1:] if begin > start else []
+    if any(token_id in stops.token_ids for token_id in [*before, *chunk.token_ids][:-1]):
         raise EngineFailed(f"the engine went on after a stop token: {chunk.token_ids}")
+    if stops.token_ids.intersection(chunk.token_ids[: max(start + stops.min_tokens - begin, 0)]):
+        raise EngineFailed(
+            f"the engine ended a turn after {begin + count - start} tokens, min_tokens is "
+            f"{stops.min_tokens}"
+        )
     if not all(math.isfinite(logprob) for logprob in chunk.logprobs):
         raise RolloutFailed(
             f"the engine sampled {state.rollout_id} with a non-finite logprob",
@@ -46,10 +57,15 @@ def append_sampled(state: RolloutState, chunk: TokenChunk, *, stops: Collection[
             kind=FailureKind.INFRA,
         )
     state.token_ids += chunk.token_ids
+    end = stops.end(state.token_ids, start=start, begin=begin)
+    if end is not None:
+        del state.token_ids[end:]
+    count = len(state.token_ids) - begin
     state.mask += [1] * count
-    state.logprobs += chunk.logprobs
+    state.logprobs += chunk.logprobs[:count]
     state.versions += [chunk.policy_version] * count
     state.num_new_tokens += count
+    return end is not None and state.token_ids[-1] not in stops.token_ids
 
 
 def append_unsampled(state: RolloutState, token_ids: Sequence[int], kind: TurnKind) -> None:

@@ -1,6 +1,7 @@
 """Which requests an engine takes."""
 
 import math
+from collections.abc import Collection
 
 from consumers.rollout.engines.base import GenerateRequest
 
@@ -8,13 +9,20 @@ GREEDY_BELOW = 1e-5
 """Temperatures below it are greedy."""
 
 
-def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: int) -> None:
+def check_request(
+    request: GenerateRequest,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    options: Collection[str] = frozenset(),
+) -> None:
     """Refuse what cannot be generated.
 
     Args:
         request: To be checked.
         vocab_size: Ids are below it.
         max_model_len: Context length in tokens, the sampled ones included.
+        options: Names of the engine's own sampling parameters that it takes.
 
     Raises:
         ValueError: With the value that is wrong.
@@ -38,6 +46,14 @@ def check_request(request: GenerateRequest, *, vocab_size: int, max_model_len: i
         raise ValueError(f"{name} has top_p {request.top_p}, must be in (0, 1]")
     if request.top_k < 0:
         raise ValueError(f"{name} has top_k {request.top_k}, 0 is off")
+    if unknown := request.options.keys() - options:
+        raise ValueError(f"{name} has sampling options {sorted(unknown)}")
+    if not 0 <= request.min_p <= 1:
+        raise ValueError(f"{name} has min_p {request.min_p}, must be in [0, 1]")
+    if not 0 <= request.min_tokens <= request.max_tokens:
+        raise ValueError(
+            f"{name} has min_tokens {request.min_tokens}, must be in [0, {request.max_tokens}]"
+        )
 
 
 def last_length(request: GenerateRequest, *, max_model_len: int) -> int:

@@ -1,8 +1,8 @@
 """The engine protocol: generate, interrupt at a token, swap weights in place."""
 
-from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
@@ -36,6 +36,8 @@ class GenerateRequest:
     min_tokens: int = 0
     """Tokens to sample before one of `stop_token_ids` may be; of this request, not of the turn."""
     stop_token_ids: frozenset[int] = frozenset()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own sampling parameters, by name; see `engines/options.py`."""
     seed: int = 0
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from consumers.rollout.engines.base import Engine
+from consumers.rollout.engines.options import check_sampling
 from infra.roles.errors import ConfigError
 from infra.weights.prepared import PreparedWeights
 from schemas.config import RunConfig
@@ -38,6 +39,7 @@ def build_engine(config: RunConfig) -> Engine:
     if section.engine == "vllm":
         from consumers.rollout.engines.vllm.engine import VllmEngine
 
+        options["guided"] = "structured_outputs" in section.sampling_options
         return VllmEngine(
             model_folder=folder,
             dtype=config.model.dtype,
@@ -68,8 +70,8 @@ def prepare_for(config: RunConfig) -> Prepare:
 
 
 def check_engine(config: RunConfig) -> None:
-    """Refuse an engine that this version has not, or a profile of the simulated one that it does
-    not understand; imports nothing heavy.
+    """Refuse an engine that this version has not, sampling options that it does not take, or a
+    profile of the simulated one that it does not understand; imports nothing heavy.
 
     Raises:
         ConfigError: With the engines, or the keys, that there are.
@@ -79,6 +81,7 @@ def check_engine(config: RunConfig) -> None:
             f"rollout.engine is {config.rollout.engine!r}",
             hint=f"this version has {' and '.join(AVAILABLE)}",
         )
+    check_sampling(config)
     if config.rollout.engine == "simulated":
         from consumers.rollout.engines.simulated.profile import read_profile
 

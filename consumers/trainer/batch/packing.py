@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.work import Trajectory
+from schemas.work import Rollout, Trajectory, TurnKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,9 @@ class MicroBatch:
     """`[B, T]`: true where the policy sampled the token."""
     rollout_logprobs: NDArray[np.float32]
     """`[B, T]`: of the behaviour policy, as the engine recorded them; 0 where the mask is false."""
+    withheld: NDArray[np.int64] | None = None
+    """`[B, T, W]`: tokens that could not be sampled there (stop tokens before `min_tokens`), padded
+    with -1; None where there were none anywhere."""
     versions: NDArray[np.int64]
     """`[B, T]`: policy version that sampled the token, -1 where the mask is false."""
     advantages: NDArray[np.float32]
@@ -77,8 +80,22 @@ def _pad(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> Mic
         token_ids=token_ids,
         mask=mask,
         rollout_logprobs=logprobs,
+        withheld=_withheld([trajectory.rollout for trajectory in trajectories], shape),
         versions=versions,
         advantages=np.array(advantages, dtype=np.float32),
         num_tokens=sum(len(one) for one in tokens),
         num_sampled=sum(one.num_sampled for one in tokens),
     )
+
+
+def _withheld(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> NDArray[np.int64] | None:
+    width = max((len(one.stop_token_ids) for one in rollouts if one.min_tokens), default=0)
+    if width == 0:
+        return None
+    withheld = np.full((*shape, width), -1, dtype=np.int64)
+    for row, one in enumerate(rollouts):
+        for turn in one.progress.turns:
+            if turn.kind is TurnKind.ASSISTANT and one.min_tokens:
+                end = min(turn.start + one.min_tokens, turn.stop)
+                withheld[row, turn.start : end, : len(one.stop_token_ids)] = one.stop_token_ids
+    return withheld

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+from consumers.trainer.learn.sampled_from import SampledFrom
 from infra.roles.errors import ConfigError
 from infra.roles.registry import resolve
 from schemas.config import RunConfig
@@ -22,13 +23,6 @@ def check(config: RunConfig) -> list[str]:
         raise ConfigError(
             "rollout.temperature=0 samples one response again and again: nothing to learn from",
             hint="use rollout.temperature = 1.0",
-        )
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        raise ConfigError(
-            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k} cut the distribution "
-            "that tokens are sampled from: the trainer's log-probabilities are of the whole one, "
-            "and their ratio would be biased",
-            hint="train with top_p = 1.0 and top_k = 0",
         )
     if algorithm.group_size == 1 and algorithm.filter_zero_variance:
         raise ConfigError(
@@ -52,6 +46,18 @@ def check(config: RunConfig) -> list[str]:
         f"batch of {algorithm.groups_per_step} x {algorithm.group_size}",
         f"model {config.model.path}: config and weights are there",
     ]
+    if SampledFrom.of(rollout).truncates:
+        lines.append(
+            f"tokens are sampled from a truncated distribution (min_p {rollout.min_p:g}, top_k "
+            f"{rollout.top_k}, top_p {rollout.top_p:g}): the trainer's log-probabilities are of "
+            "the same truncation, which costs a sort of every row of logits"
+        )
+    if rollout.sampling_options:
+        lines.append(
+            f"WARNING rollout.sampling_options={sorted(rollout.sampling_options)}: the engine's "
+            "log-probabilities are with them, the trainer's are without, so every ratio is biased; "
+            "train/mismatch_kl tells by how much"
+        )
     if longest > config.trainer.micro_batch_tokens:
         lines.append(
             f"trajectories may reach {longest} tokens; those above trainer.micro_batch_tokens="

@@ -20,6 +20,7 @@ from consumers.trainer.learn.logprobs import sampled_logprobs
 from consumers.trainer.learn.losses import Objective, token_mean
 from consumers.trainer.learn.optimizer import build_adamw, learning_rate
 from consumers.trainer.learn.policy import Policy
+from consumers.trainer.learn.sampled_from import SampledFrom
 from infra.roles.errors import WarrenError
 from infra.roles.registry import resolve
 from schemas.config import RunConfig
@@ -65,6 +66,7 @@ class Learner:
         self.step_done = 0
         """Number of the last step that was taken; 0 before the first."""
         self.optimizer = build_adamw(policy.masters().values(), config.trainer)
+        self._sampled_from = SampledFrom.of(config.rollout)
         self._objective: Objective = resolve("objective", config.algorithm.objective)
         _be_deterministic(config.run.seed)
 
@@ -152,10 +154,12 @@ class Learner:
         rollout_N = torch.from_numpy(micro_batch.rollout_logprobs).to(device)[mask_BT]
         advantages_B = torch.from_numpy(micro_batch.advantages).to(device)
         advantages_N = advantages_B.unsqueeze(1).expand_as(mask_BT)[mask_BT]
+        withheld = micro_batch.withheld
+        withheld_BTW = None if withheld is None else torch.from_numpy(withheld).to(device)
         versions_N = torch.from_numpy(micro_batch.versions).to(device)[mask_BT]
         with self._precision():
             new_N, entropies_N = sampled_logprobs(
-                self.policy.model, token_ids_BT, mask_BT, self.config.rollout.temperature
+                self.policy.model, token_ids_BT, mask_BT, self._sampled_from, withheld_BTW
             )
         loss_N = self._objective(
             new_N,

@@ -66,6 +66,9 @@ def test_a_group_shares_its_prompt_and_its_members_have_fixed_ids(config):
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 0,
+        "min_p": 0.0,
+        "stop": (),
+        "options": {},
         "seed": 4,
     }
     assert tasks[0].tools == ("calculator",)

@@ -42,6 +42,7 @@ class _Sequence:
         "last_length",
         "length",
         "logprobs",
+        "may_end_at",
         "next_at",
         "request",
     )
@@ -50,6 +51,7 @@ class _Sequence:
         self.request = request
         self.course = course
         self.length = len(request.token_ids)
+        self.may_end_at = self.length + request.min_tokens
         self.last_length = last_length(request, max_model_len=max_model_len)
         self.next_at = 0.0
         self.ids: list[int] = []
@@ -197,7 +199,7 @@ class SimulatedEngine:
         course, stops = sequence.course, sequence.request.stop_token_ids
         while sequence.next_at <= self._now:
             position = sequence.length
-            token_id = course.token(position, version)
+            token_id = course.token(position, version, may_end=position >= sequence.may_end_at)
             sequence.ids.append(token_id)
             sequence.logprobs.append(course.logprob(position, version))
             sequence.length = position + 1

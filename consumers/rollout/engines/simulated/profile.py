@@ -22,7 +22,8 @@ _END, _STOP, _TOKEN, _LATENCY, _LOGPROB, _RADIUS, _ANGLE = range(1, 8)
 class Profile(Frozen):
     """`[rollout.engine_options]` of the simulated engine; durations in seconds.
 
-    Sampling options other than the seed have no effect, greedy included: nothing is computed.
+    Sampling options other than the seed and `min_tokens` have no effect, greedy included: nothing
+    is computed.
     """
 
     mean_tokens: float = Field(default=40.0, ge=1)
@@ -92,10 +93,10 @@ class Course:
         mean = self._profile.mean_tokens * math.exp(spread * normal - spread * spread / 2)
         return 1 / max(1.0, mean)
 
-    def token(self, position: int, version: int) -> int:
+    def token(self, position: int, version: int, *, may_end: bool = True) -> int:
         """The token at an absolute position. Whether it ends the turn, and with which stop token,
         does not depend on the version; which token it otherwise is does."""
-        if self._stops and self._unit(position, _END) < self.hazard:
+        if may_end and self._stops and self._unit(position, _END) < self.hazard:
             return self._stops[self._bits(position, _STOP) % len(self._stops)]
         drawn = self._bits(position, _TOKEN, version) % self._num_plain
         for stop in self._stops:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from consumers.rollout.engines.admission import GREEDY_BELOW, check_request
+from consumers.rollout.engines.admission import GREEDY_BELOW, check_request, last_length
 from consumers.rollout.engines.base import (
     EngineFailed,
     Finish,
@@ -24,6 +24,7 @@ from consumers.rollout.engines.base import (
     WeightsRefused,
 )
 from consumers.rollout.engines.layout import check_layout
+from consumers.rollout.engines.options import TAKEN
 from consumers.rollout.engines.vllm.setup import check_options, engine_arguments, prepare_import
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
@@ -109,7 +110,12 @@ class VllmEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | Finish]:
         """Sample a turn; see `Engine.generate`."""
         engine = self._alive()
-        check_request(request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
+        check_request(
+            request,
+            vocab_size=self._vocab_size,
+            max_model_len=self._max_model_len,
+            options=TAKEN["vllm"],
+        )
         if request.temperature > _MAX_TEMPERATURE:
             raise ValueError(
                 f"request {request.request_id} has temperature {request.temperature}, "
@@ -281,20 +287,27 @@ def _prompt(request: GenerateRequest, *, salt: str) -> Any:
 
 def _parameters(request: GenerateRequest, max_model_len: int) -> Any:
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    options = dict(request.options)
+    if (guided := options.get("structured_outputs")) is not None:
+        options["structured_outputs"] = StructuredOutputsParams(**guided)
     greedy = request.temperature < GREEDY_BELOW
+    room = last_length(request, max_model_len=max_model_len) - len(request.token_ids)
     return SamplingParams(
         temperature=0.0 if greedy else request.temperature,
         top_p=request.top_p,
         top_k=request.top_k,
+        min_p=request.min_p,
+        min_tokens=min(request.min_tokens, room),
         seed=None if greedy else _generator_seed(request),
-        max_tokens=min(request.max_tokens, max_model_len - len(request.token_ids)),
+        max_tokens=room,
         stop_token_ids=sorted(request.stop_token_ids),
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        **options,
     )
 
 

@@ -125,7 +125,7 @@ def engine_arguments(
 
     _, on_cpu = installed_version()
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    if unknown := options.keys() - known:
+    if unknown := options.keys() - known - {"guided"}:
         raise ConfigError(f"vLLM knows no option {', '.join(sorted(unknown))}")
     arguments: dict[str, Any] = {
         "enable_prefix_caching": True,
@@ -140,12 +140,13 @@ def engine_arguments(
             "kv_cache_memory_bytes": cache_bytes(folder, dtype, slots, max_model_len),
         }
     arguments |= options
+    # a grammar is of text; otherwise tokens are all that vLLM sees
+    arguments["skip_tokenizer_init"] = not arguments.pop("guided", False)
     arguments |= {
         "model": str(folder),
         "dtype": dtype,
         "max_model_len": max_model_len,
         "max_num_seqs": slots,
-        "skip_tokenizer_init": True,
         "trust_remote_code": False,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": ("consumers.rollout.engines.vllm.worker.WarrenWorkerExtension"),

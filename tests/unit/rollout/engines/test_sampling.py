@@ -61,11 +61,19 @@ def test_the_noise_is_gumbel_along_every_axis():
 
 
 def asked(**values) -> GenerateRequest:
-    return GenerateRequest(request_id="r", token_ids=(1,), max_tokens=1, **values)
+    return GenerateRequest(request_id="r", token_ids=(1,), max_tokens=100_000, **values)
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.7, "temperature": 1.3}]
+    "values",
+    [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 4},
+        {"top_p": 0.7, "temperature": 1.3},
+        {"min_p": 0.2},
+        {"min_tokens": 90_000, "stop_token_ids": frozenset({0, 3, 99})},
+    ],
 )
 def test_draws_follow_the_reported_distribution(values):
     """Chi-square of 20000 draws against the probabilities that the log-probabilities state."""
@@ -86,9 +94,10 @@ def test_draws_follow_the_reported_distribution(values):
     assert statistic < degrees + 5 * math.sqrt(2 * degrees)
 
 
-def by_hand(row: list[float], top_k: int, top_p: float) -> set[int]:
+def by_hand(row: list[float], min_p: float, top_k: int, top_p: float) -> set[int]:
     """Tokens that stay, by sorting pairs."""
     order = sorted(range(len(row)), key=lambda token: -row[token])[: top_k or None]
+    order = [token for token in order if math.exp(row[token] - max(row)) >= min_p]
     total = sum(math.exp(row[token]) for token in order)
     kept, mass = set(), 0.0
     for token in order:
@@ -103,10 +112,16 @@ def test_truncation_keeps_what_sorting_by_hand_keeps():
     generator = random.Random(3)
     rows = [[generator.gauss(0, 2) for _ in range(30)] for _ in range(60)]
     top_ks = [generator.choice([0, 1, 2, 5, 29, 30, 90]) for _ in rows]
+    min_ps = [generator.choice([0.0, 0.0, 0.02, 0.3, 1.0]) for _ in rows]
     top_ps = [generator.choice([1.0, 1e-6, 0.3, 0.9, 0.999]) for _ in rows]
-    cut = truncated(torch.tensor(rows), torch.tensor(top_ks), torch.tensor(top_ps))
-    for row, top_k, top_p, left in zip(rows, top_ks, top_ps, cut, strict=True):
-        assert set(left.isfinite().nonzero()[:, 0].tolist()) == by_hand(row, top_k, top_p)
+    cut = truncated(
+        torch.tensor(rows),
+        min_p=torch.tensor(min_ps),
+        top_k=torch.tensor(top_ks),
+        top_p=torch.tensor(top_ps),
+    )
+    for row, min_p, top_k, top_p, left in zip(rows, min_ps, top_ks, top_ps, cut, strict=True):
+        assert set(left.isfinite().nonzero()[:, 0].tolist()) == by_hand(row, min_p, top_k, top_p)
 
 
 def test_greedy_rows_and_sampled_rows_share_a_batch():
@@ -119,3 +134,26 @@ def test_greedy_rows_and_sampled_rows_share_a_batch():
         assert logprobs[0] == pytest.approx(2 - math.log(1 + math.e + math.e**2), abs=1e-6)
         seen.add(tokens[1])
     assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_stop_tokens_are_not_there_until_min_tokens_are(temperature):
+    """The request has one token and wants four before a stop: positions 1 to 4."""
+    logits = torch.tensor([[0.0, 9.0, 1.0]])
+    values = {"temperature": temperature, "min_tokens": 4, "stop_token_ids": frozenset({1})}
+    sampler = Sampler([asked(seed=2, **values)], CPU)
+    before = torch.tensor([0.0, 1.0]) / (temperature or 1.0)
+    for position in (1, 2, 3, 4):
+        (token,), (logprob,) = sampler.sample(logits, [position])
+        assert token in (0, 2)
+        assert logprob == pytest.approx(before.log_softmax(-1)[token // 2].item(), abs=1e-6)
+    assert sampler.sample(logits, [5])[0] == [1]
+
+
+def test_top_k_keeps_what_is_as_likely_as_the_last():
+    """As vLLM and Hugging Face do; logits of half precision are often equal."""
+    row = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
+    left = truncated(
+        row, min_p=torch.tensor([0.0]), top_k=torch.tensor([2]), top_p=torch.tensor([1.0])
+    )
+    assert left.tolist() == [[2.0, 1.0, 1.0, -math.inf]]

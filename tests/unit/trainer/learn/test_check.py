@@ -19,8 +19,6 @@ def test_a_sound_recipe_lists_what_was_checked(model_folder):
     ("sections", "named"),
     [
         ({"rollout": {"temperature": 0}}, "rollout.temperature=0"),
-        ({"rollout": {"top_p": 0.9}}, "rollout.top_p=0.9"),
-        ({"rollout": {"top_k": 50}}, "rollout.top_k=50"),
         ({"algorithm": {"group_size": 1, "min_group_size": 1}}, "algorithm.group_size=1"),
     ],
 )
@@ -38,3 +36,19 @@ def test_a_model_folder_without_weights_is_refused(tmp_path):
 def test_trajectories_longer_than_a_micro_batch_are_announced(model_folder):
     lines = checked(model_folder, trainer={"lr": 1e-3, "micro_batch_tokens": 512})
     assert any("may reach 2048 tokens" in line for line in lines)
+
+
+@pytest.mark.parametrize("keys", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.05}])
+def test_a_truncated_distribution_is_said_to_be_recomputed(model_folder, keys):
+    assert any("truncated" in line for line in checked(model_folder, rollout=keys))
+    assert not any("truncated" in line for line in checked(model_folder))
+
+
+def test_sampling_options_are_said_to_bias_the_ratio(model_folder):
+    options = {
+        "engine": "vllm",
+        "on_sync": "in_flight",
+        "sampling_options": {"presence_penalty": 1},
+    }
+    lines = checked(model_folder, rollout=options)
+    assert any("presence_penalty" in line and "biased" in line for line in lines)

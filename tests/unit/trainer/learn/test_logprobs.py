@@ -7,6 +7,7 @@ import torch
 
 from consumers.trainer.batch.packing import pack
 from consumers.trainer.learn.logprobs import logprobs_of, sampled_logprobs
+from consumers.trainer.learn.sampled_from import SampledFrom
 from tests.unit.trainer.batch.trajectories import random_trajectories
 
 CASES = json.loads(Path("tests/data/loss_vectors.json").read_text())["logits_to_logprob"]
@@ -16,7 +17,9 @@ CASES = json.loads(Path("tests/data/loss_vectors.json").read_text())["logits_to_
 def test_logprobs_entropies_and_gradient_equal_the_vectors(temperature):
     expected = CASES["by_temperature"][temperature]
     logits = torch.tensor(CASES["logits"], requires_grad=True)
-    logprobs, entropies = logprobs_of(logits, torch.tensor(CASES["token"]), float(temperature))
+    logprobs, entropies = logprobs_of(
+        logits, torch.tensor(CASES["token"]), SampledFrom(temperature=float(temperature))
+    )
     logprobs.sum().backward()
     assert logprobs.tolist() == pytest.approx(expected["logprob"], abs=1e-6)
     assert entropies.tolist() == pytest.approx(expected["entropy"], abs=1e-6)
@@ -27,14 +30,16 @@ def test_logprobs_entropies_and_gradient_equal_the_vectors(temperature):
 
 def test_half_precision_logits_are_widened_before_the_softmax():
     logits = torch.tensor([[8.0, 1.0, -3.0]], dtype=torch.bfloat16)
-    logprobs, _ = logprobs_of(logits, torch.tensor([1]), 1.0)
+    logprobs, _ = logprobs_of(logits, torch.tensor([1]), SampledFrom())
     by_hand = 1.0 - math.log(math.exp(8) + math.exp(1) + math.exp(-3))
     assert logprobs.dtype == torch.float32
     assert logprobs.item() == pytest.approx(by_hand, abs=1e-6)
 
 
 def test_a_forbidden_token_does_not_spoil_the_entropy():
-    _, entropies = logprobs_of(torch.tensor([[0.0, 0.0, -math.inf]]), torch.tensor([0]), 1.0)
+    _, entropies = logprobs_of(
+        torch.tensor([[0.0, 0.0, -math.inf]]), torch.tensor([0]), SampledFrom()
+    )
     assert entropies.item() == pytest.approx(math.log(2), abs=1e-6)
 
 
@@ -44,7 +49,9 @@ def test_a_padded_batch_equals_one_sequence_at_a_time_in_float64(policy, tempera
     (batch,) = pack(trajectories, [0.0] * 9, 10_000)
     token_ids, mask = torch.from_numpy(batch.token_ids), torch.from_numpy(batch.mask)
     with torch.no_grad():
-        logprobs, entropies = sampled_logprobs(policy.model, token_ids, mask, temperature)
+        logprobs, entropies = sampled_logprobs(
+            policy.model, token_ids, mask, SampledFrom(temperature=temperature)
+        )
         oracle = policy.model.double()
         by_id = {t.rollout.rollout_id: t.rollout.progress.tokens for t in trajectories}
         expected, expected_entropies = [], []

@@ -1,0 +1,59 @@
+"""Which sampling options an engine takes; imports no engine."""
+
+from typing import Any
+
+from infra.roles.errors import ConfigError
+from schemas.config import RunConfig
+
+_PENALTIES = {
+    "repetition_penalty": (0.01, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+"""Least and greatest value."""
+
+TAKEN = {
+    "vllm": _PENALTIES.keys() | {"structured_outputs"},
+    "sglang": _PENALTIES.keys(),
+}
+"""Names in `[rollout] sampling_options`, by engine; their values are data."""
+
+
+def check_sampling(config: RunConfig) -> None:
+    """Refuse what the engine of a recipe does not know, or what engines understand differently.
+
+    Raises:
+        ConfigError: With what there is.
+    """
+    rollout = config.rollout
+    taken = TAKEN.get(rollout.engine, frozenset())
+    if unknown := sorted(rollout.sampling_options.keys() - taken):
+        raise ConfigError(
+            f"rollout.sampling_options has {', '.join(unknown)}",
+            hint=f"engine {rollout.engine!r} takes {', '.join(sorted(taken)) or 'none'}",
+        )
+    for name, value in rollout.sampling_options.items():
+        _check_value(name, value)
+    cuts = {
+        "top_k": rollout.top_k > 0,
+        "top_p": rollout.top_p < 1,
+        "min_p": rollout.min_p > 0,
+    }
+    if rollout.engine == "sglang" and sum(cuts.values()) > 1:
+        raise ConfigError(
+            f"rollout has {', '.join(name for name, on in cuts.items() if on)}: SGLang takes "
+            "their shares of another whole than the trainer and the other engines do",
+            hint="use one of them",
+        )
+
+
+def _check_value(name: str, value: Any) -> None:
+    if name not in _PENALTIES:
+        if not isinstance(value, dict):
+            raise ConfigError(f"rollout.sampling_options.{name} is {value!r}, must be a table")
+        return
+    low, high = _PENALTIES[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(
+            f"rollout.sampling_options.{name} is {value!r}, must be from {low:g} to {high:g}"
+        )

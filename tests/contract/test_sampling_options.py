@@ -1,0 +1,111 @@
+"""The log-probability is that of the distribution really sampled from, by Hugging Face's own
+logits processors, one option at a time and together."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from tests.contract.harness import logits_of, prompt, request, run
+from tests.factories import models
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PROMPT = prompt(6)
+WARPERS = {
+    "temperature": TemperatureLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+}
+"""In vLLM's order. Hugging Face's `generate` has min-p last."""
+
+
+def distributions(model: Any, sampled: list[int], asked: Any) -> torch.Tensor:
+    """Log-probabilities of every token at each sampled position, (positions, vocabulary)."""
+    processors = LogitsProcessorList()
+    if asked.min_tokens:
+        processors.append(
+            MinNewTokensLengthLogitsProcessor(
+                len(PROMPT), asked.min_tokens, sorted(asked.stop_token_ids)
+            )
+        )
+    if asked.temperature:
+        off = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
+        for name, warper in WARPERS.items():
+            if getattr(asked, name) != off[name]:
+                processors.append(warper(getattr(asked, name)))
+    tokens = torch.tensor([[*PROMPT, *sampled]])
+    logits = logits_of(model, tokens[0])
+    rows = [
+        processors(tokens[:, :length], logits[length - 1 : length]).log_softmax(-1)
+        for length in range(len(PROMPT), tokens.shape[1])
+    ]
+    return torch.cat(rows)
+
+
+STOPS = frozenset({models.EOS, *range(20, 60)})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.7},
+        {"top_k": 5},
+        {"top_p": 0.8},
+        {"min_p": 0.05},
+        {"min_p": 0.3, "temperature": 1.5},
+        {"min_p": 0.02, "top_k": 20, "top_p": 0.7, "temperature": 1.2},
+        {"min_tokens": 12, "stop_token_ids": STOPS},
+        {"min_tokens": 24, "stop_token_ids": STOPS, "top_p": 0.9, "min_p": 0.01},
+        {"min_tokens": 12, "stop_token_ids": STOPS, "temperature": 0.0},
+    ],
+    ids=lambda options: "-".join(options),
+)
+async def test_logprobs_are_those_of_hugging_faces_processors(served, options):
+    for seed in (3, 4):
+        asked = request(
+            "o", PROMPT, **({"max_tokens": 24, "temperature": 1.0, "seed": seed} | options)
+        )
+        turn = await run(served.engine, asked)
+        assert len(turn.token_ids) >= asked.min_tokens
+        stated = distributions(served.references[0], turn.token_ids, asked)
+        chosen = stated[range(len(turn.token_ids)), turn.token_ids].tolist()
+        assert turn.logprobs == pytest.approx(chosen, abs=1e-4)
+        assert all(map(math.isfinite, turn.logprobs))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_min_tokens_are_there_before_a_stop(served, temperature):
+    """With nearly all tokens stopping, the first one allowed to stop does."""
+    stops = frozenset(range(3, models.VOCAB_SIZE)) - {9, 10, 11} | {models.EOS}
+    asked = {"max_tokens": 20, "temperature": temperature, "stop_token_ids": stops, "seed": 1}
+    at_once = await run(served.engine, request("n", PROMPT, **asked))
+    held = await run(served.engine, request("m", PROMPT, min_tokens=7, **asked))
+    assert at_once.reason == "stop"
+    assert len(at_once.token_ids) < 7 <= len(held.token_ids)
+    assert not stops & set(held.token_ids[:7])
+    rest = await run(
+        served.engine,
+        request("r", [*PROMPT, *held.token_ids[:3]], **(asked | {"min_tokens": 4})),
+    )
+    if temperature == 0 or served.name == "transformers":
+        assert held.token_ids[3:] == rest.token_ids, "what remains of min_tokens after a cut"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"min_p": -0.1}, {"min_p": 1.1}, {"min_tokens": -1}, {"min_tokens": 17}],
+)
+async def test_options_out_of_range_are_refused(served, changes):
+    with pytest.raises(ValueError, match=f"request r has {next(iter(changes))}"):
+        await run(served.engine, request("r", PROMPT, **changes))
