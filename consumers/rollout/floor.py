@@ -66,6 +66,7 @@ class Floor:
             if (state := held.moving) is not None:
                 counters["tokens_generated"] += state.num_new_tokens
             unsaved += held.num_unsaved_tokens
+        counters["pinned"] = float(self.slots.num_pinned)
         fields: dict[str, Any] = {
             "version": self.swap.version,
             "fingerprint": self.swap.fingerprint,

@@ -21,7 +21,9 @@ class Limits:
     data_attempts: int = 3
     """Times a rollout may fail by itself before it is given up."""
     grace_s: float = 60.0
-    """For handing over when told to leave, and for a drain."""
+    """For handing over when told to leave."""
+    drain_deadline_s: float = 60.0
+    """How long a drain waits for turns to end; what still generates then is cut."""
     stall_s: float = 1800.0
     """Idle time after which the wait for work is past its deadline."""
     confirm_patience_s: float = 5.0
@@ -60,5 +62,6 @@ class Limits:
             stall_timeout_s=rollout.stall_timeout,
             data_attempts=rollout.data_attempts,
             grace_s=rollout.grace,
+            drain_deadline_s=rollout.drain_deadline,
             stall_s=config.deadlines.stall,
         )

@@ -184,6 +184,11 @@ class Slots:
             occupied += 1 if num_live else 0
         return self.size - max(occupied, used)
 
+    @property
+    def num_pinned(self) -> int:
+        """Rollouts that no snapshot can express: they stay here until they end."""
+        return sum(held.state is not None and held.state.pinned for held in self._by_id.values())
+
     def remember_settled(self, delivery: Delivery) -> None:
         """What came of this message is confirmed; should it come again, that was the broker."""
         self._settled[delivery.envelope.message_id] = None

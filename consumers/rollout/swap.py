@@ -22,7 +22,7 @@ from consumers.rollout.gate import Gate, Holds
 from consumers.rollout.limits import Limits
 from consumers.rollout.progress import FruitlessCuts, to_cut, waiting_for_progress
 from consumers.rollout.runner import Runner
-from consumers.rollout.slots import Slots
+from consumers.rollout.slots import Held, Slots
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
 
@@ -130,12 +130,13 @@ class Swap:
         self._counters.swaps += taken
         self._counters.swap_s += ended - began
         logger.info(
-            "version %d -> %d · %d cut, %d stay · fetch %.2f s, cut %.2f s, publish %.2f s, "
-            "swap %.2f s",
+            "version %d -> %d · %d cut, %d stay (%d pinned) · fetch %.2f s, cut %.2f s, "
+            "publish %.2f s, swap %.2f s",
             before,
             self.version,
             num_cut,
             len(self._slots),
+            self._slots.num_pinned,
             fetch_s,
             cut_s,
             cleared - began - cut_s,
@@ -150,10 +151,7 @@ class Swap:
         return not waiting_for_progress(self._slots, min_progress=self._limits.min_progress)
 
     def _turns_ended(self) -> bool:
-        return all(
-            (state := held.interruptible) is None or state.request_id is None
-            for held in self._slots
-        )
+        return not any(_generates(held) for held in self._slots)
 
     async def _clear_engine(self, version: int) -> tuple[int, float]:
         """Take rollouts out of the engine as `on_sync` says.
@@ -162,8 +160,9 @@ class Swap:
             How many were cut, and the seconds until the engine had been told.
         """
         began = time.monotonic()
+        drained = True
         if self._on_sync == "drain":
-            await self._until(self._turns_ended, self._limits.grace_s)
+            drained = await self._until(self._turns_ended, self._limits.drain_deadline_s)
         chosen = []
         if self._on_sync != "in_flight" and self._outbox.available:
             chosen = [
@@ -175,6 +174,17 @@ class Swap:
                 )
                 if self._slots.live(held)  # without a delivery nothing may be published
             ]
+        if not drained:
+            generating = sum(1 for held in self._slots if _generates(held))
+            logger.warning(
+                "drain: %d rollouts still generate after %g s ([rollout] drain_deadline): "
+                "%d are cut, %d go on under version %d",
+                generating,
+                self._limits.drain_deadline_s,
+                len(chosen),
+                generating - len(chosen),
+                version,
+            )
         for held in self._slots:
             held.resumed = False
         settled = await self._obeyed(
@@ -251,3 +261,8 @@ class Swap:
                 return False
             await asyncio.sleep(_GLANCE_S)
         return True
+
+
+def _generates(held: Held) -> bool:
+    state = held.interruptible
+    return state is not None and state.request_id is not None

@@ -6,24 +6,9 @@ from pathlib import Path
 from consumers.rollout.engines.base import WeightsRefused
 from schemas.headers import Purpose
 from schemas.work import AgentPhase
-from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, manifest, position_of, task
+from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, hold, manifest, position_of, task
 
 WHOLE = (*PROMPT, *range(10, 17), EOS)
-
-
-async def hold(bench: Bench, *, at: int, rollouts: int) -> None:
-    bench.engine.hold_at = at
-    want = at + len(PROMPT)
-    await bench.until(
-        lambda: (
-            sum(
-                one.state is not None and len(one.state.token_ids) == want
-                for one in bench.floor.slots
-            )
-            == rollouts
-        ),
-        "holding",
-    )
 
 
 async def test_a_task_becomes_a_rollout_confirmed_before_it_is_acknowledged(
@@ -118,28 +103,6 @@ async def test_in_flight_cuts_nothing(tmp_path: Path) -> None:
         (rollout,) = bench.broker.bodies("rollouts")
         assert rollout.progress.tokens.versions == ((-1, 3), (0, 4), (1, 4))
         assert not bench.engine.interrupted
-
-
-async def test_drain_waits_for_turns_and_swaps_after_them(tmp_path: Path) -> None:
-    async with Bench(tmp_path, on_sync="drain") as bench:
-        bench.broker.put("prompts", task(0))
-        await hold(bench, at=4, rollouts=1)
-        bench.publish(1)
-        await bench.until(lambda: bench.floor.swap.swapping)
-        assert bench.floor.swap.version == 0
-        bench.engine.release()
-        await bench.until(lambda: bench.floor.swap.version == 1)
-        (rollout,) = bench.broker.bodies("rollouts")
-        assert rollout.progress.tokens.versions == ((-1, 3), (0, 8))
-
-
-async def test_drain_cuts_what_outlasts_the_grace(tmp_path: Path) -> None:
-    async with Bench(tmp_path, on_sync="drain", limits={"grace_s": 0.02}) as bench:
-        bench.broker.put("prompts", task(0))
-        await hold(bench, at=4, rollouts=1)
-        bench.publish(1)
-        await bench.until(lambda: bench.floor.swap.version == 1)
-        assert ("publish", "cancel_queue", "0.0") in bench.broker.log
 
 
 async def test_unconfirmed_snapshots_stay_and_go_on_under_the_new_weights(

@@ -1,13 +1,17 @@
 """Rollouts that wait for a tool: a sync leaves them alone, leaving waits or starts them anew."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.tools.tool import Tool, tool
+from schemas.work import Sampling
 from tests.unit.rollout.worker_fakes import EOS, PROMPT, Bench, task
 
 TWO_TURNS = (*PROMPT, *range(10, 17), EOS, 5, EOS)
@@ -102,16 +106,67 @@ async def test_a_call_that_outlasts_the_grace_starts_its_rollout_again_elsewhere
         assert len(bench.floor.slots) == 0
 
 
-async def test_a_pinned_rollout_stays_over_swaps_and_leaves_as_its_task(tmp_path: Path) -> None:
+async def test_a_pinned_rollout_stays_over_swaps_and_leaves_as_its_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     slow = Slow(pins=True)
+    caplog.set_level(logging.INFO)
     async with calling(tmp_path, slow, limits={"snapshot_interval_s": 0.02}) as bench:
         bench.publish(1)
         await bench.until(lambda: bench.floor.swap.version == 1)
         await asyncio.sleep(0.05)
         assert not bench.broker.log, "neither a sync nor the interval publishes it"
+        assert caplog.text.count("0.0 is pinned to this worker") == 1
+        assert "0 cut, 1 stay (1 pinned)" in caplog.text
+        assert bench.floor.describe()["counters"]["pinned"] == 1
         bench.broker.giving = False
         await bench.floor.departure.leave()
         assert bench.broker.bodies("prompts") == [slow.task(0)]
+        assert bench.floor.describe()["counters"]["pinned"] == 0
+
+
+async def test_a_pinned_rollout_is_resumed_here_under_the_new_weights(tmp_path: Path) -> None:
+    slow = Slow(pins=True)
+    async with calling(tmp_path, slow) as bench:
+        bench.engine.hold_at = 2
+        slow.done.set()
+        await bench.until(lambda: bool(bench.engine.running))
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        assert not bench.engine.interrupted
+        bench.engine.release()
+        await bench.until(lambda: ("ack", "prompts", "0.0") in bench.broker.log)
+        (rollout,) = bench.broker.bodies("rollouts")
+        assert not rollout.progress.interruptions
+        assert {name for name, _, _ in bench.broker.log} == {"publish", "ack"}
+        assert not bench.broker.bodies("cancel_queue")
+
+
+async def test_sampling_options_pin_a_rollout_from_its_first_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"presence_penalty": 0.5}
+    caplog.set_level(logging.INFO)
+    async with Bench(
+        tmp_path,
+        engine="vllm",
+        on_sync="in_flight",
+        sampling_options=options,
+        limits={"snapshot_interval_s": 0.02},
+    ) as bench:
+        given = task(0).model_copy(update={"sampling": Sampling(options=options)})
+        bench.broker.put("prompts", given)
+        bench.engine.hold_at = 4
+        await bench.until(lambda: bool(bench.engine.running))
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        await asyncio.sleep(0.05)
+        assert not bench.broker.log
+        assert caplog.text.count("presence_penalty would mean something else after a cut") == 1
+        assert bench.engine.requests[0].options == options
+        bench.broker.giving = False
+        await bench.floor.departure.leave()
+        assert bench.broker.bodies("prompts") == [given]
 
 
 async def test_a_cut_for_which_the_turn_ended_too_early_is_waited_for_no_longer(

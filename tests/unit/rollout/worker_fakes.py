@@ -314,3 +314,19 @@ class Bench:
 def position_of(log: list[Any], entry: tuple[str, str, str]) -> int:
     """Where in the log something happened first."""
     return log.index(entry)
+
+
+async def hold(bench: Bench, *, at: int, rollouts: int) -> None:
+    """Wait until so many rollouts stand still at a token of their turn."""
+    bench.engine.hold_at = at
+    want = at + len(PROMPT)
+    await bench.until(
+        lambda: (
+            sum(
+                one.state is not None and len(one.state.token_ids) == want
+                for one in bench.floor.slots
+            )
+            == rollouts
+        ),
+        "holding",
+    )
