@@ -163,10 +163,9 @@ class ToolBox:
                 raise ToolError(f"{entry.name} did not finish within {limit:g} s")
             return running.result()
         finally:
-            if not running.done():
-                self._abandoned.add(running)
-                running.add_done_callback(self._forget)
-                running.cancel()
+            self._abandoned.add(running)
+            running.add_done_callback(self._forget)
+            running.cancel()
 
     def _limit_of(self, entry: Tool) -> float:
         return entry.timeout_s if entry.timeout_s is not None else self._timeout_s

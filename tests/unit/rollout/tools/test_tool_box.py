@@ -1,6 +1,7 @@
 """Tools within limits: whatever happens becomes text for the model."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -181,6 +182,30 @@ async def test_async_tools_are_abandoned_at_their_limit_even_if_they_resist():
     result = await one(resist)
     assert result.content == "Error: resist did not finish within 0.05 s"
     await resisted.wait()
+
+
+async def test_a_failure_that_meets_the_end_of_the_wait_is_nobodys_surprise():
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    go, started = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def fail() -> str:
+        """Fail when told to."""
+        started.set()
+        await go.wait()
+        raise ToolError("no")
+
+    running = ToolBox({"fail": fail}, timeout_s=5).start([call_of("fail")], ["fail"])
+    await started.wait()
+    go.set()
+    await asyncio.sleep(0)  # it has failed now, and who waits for it does not know yet
+    running.abandon()
+    await asyncio.sleep(0.01)
+    assert running.results == {}
+    del running
+    gc.collect()
+    assert complaints == []
 
 
 async def test_sync_tools_run_beside_the_event_loop():
