@@ -5,31 +5,17 @@ the fingerprint of the tensors after.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from infra.weights.errors import WeightsCorrupt
+from infra.weights.file_layout import Span, read_layout
 from infra.weights.fingerprint import entry, of_entries
 from infra.weights.prepared import PreparedWeights, verified
 from schemas.control import WeightFile, WeightsPublished
-
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +58,11 @@ def _fingerprint(described: Mapping[str, DescribedTensor]) -> str:
 
 
 def _parse(path: Path, data: bytes) -> dict[str, DescribedTensor]:
-    """The safetensors layout: length of the header, header, data."""
-    try:
-        length = int.from_bytes(data[:8], "little")
-        header: dict[str, Any] = json.loads(data[8 : 8 + length])
-        values = memoryview(data)[8 + length :]
-        return {
-            name: _describe(told, values) for name, told in header.items() if name != "__metadata__"
-        }
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise WeightsCorrupt(f"{path} is malformed: {error}") from error
+    spans = read_layout(path, lambda begin, end: data[begin:end], len(data))
+    view = memoryview(data)
+    return {name: _describe(span, view) for name, span in spans.items()}
 
 
-def _describe(told: dict[str, Any], values: memoryview) -> DescribedTensor:
-    begin, end = told["data_offsets"]
-    digest = xxhash.xxh3_128_hexdigest(values[begin:end])
-    return DescribedTensor(entry(_DTYPES[told["dtype"]], told["shape"], digest))
+def _describe(span: Span, view: memoryview) -> DescribedTensor:
+    digest = xxhash.xxh3_128_hexdigest(view[span.begin : span.end])
+    return DescribedTensor(entry(span.dtype, span.shape, digest))
