@@ -17,3 +17,11 @@ class VersionExists(WarrenError):
 
 class WeightsCorrupt(WarrenError):
     """A version is missing, damaged, or not what its manifest says."""
+
+
+class CacheFailed(WarrenError):
+    """A worker cannot write the weights that it was to hold: disk full, no right."""
+
+
+class CacheUnusable(ConfigError):
+    """The folder that `[weights] cache` names cannot be used at all."""

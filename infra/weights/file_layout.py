@@ -106,7 +106,7 @@ def new_file(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes,
     places: dict[str, tuple[int, int]] = {}
     for name in sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name][0]], name)):
         dtype, shape = tensors[name]
-        size = math.prod(shape) * ITEM_BYTES[dtype]
+        size = size_of(dtype, shape)
         places[name] = offset, offset + size
         header[name] = {
             "dtype": _CODE_OF[dtype],
@@ -121,6 +121,11 @@ def new_file(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes,
         name: Span(*tensors[name], begin=len(head) + begin, end=len(head) + end)
         for name, (begin, end) in places.items()
     }
+
+
+def size_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor."""
+    return math.prod(shape) * ITEM_BYTES[dtype]
 
 
 def _span(path: Path, name: str, entry: object, start: int, num_bytes: int) -> Span:

@@ -60,14 +60,19 @@ class HfModel:
     def load(self, weights: PreparedWeights) -> None:
         """Copy weights into the parameters, and measure what is there then.
 
+        If the version that they are relative to is served, only what changed is copied.
+
         Raises:
             WeightsRefused: They do not fit; nothing was touched.
             EngineFailed: They were copied, but other values are there.
         """
         self.check(weights)
+        serves_base = weights.base_fingerprint == self.served.fingerprint
+        changed = weights.changed if serves_base else None
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                parameter.copy_(weights.tensors[name])
+                if changed is None or name in changed:
+                    parameter.copy_(weights.tensors[name])
         measured = fingerprint(self._parameters)
         if measured != weights.fingerprint:
             raise EngineFailed(

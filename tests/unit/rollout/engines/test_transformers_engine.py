@@ -1,6 +1,7 @@
 """The transformers engine beyond the contract: long prompts, failures, options, life cycle."""
 
 import asyncio
+import dataclasses
 import json
 import threading
 
@@ -13,6 +14,8 @@ from consumers.rollout.engines.transformers import batch as batch_module
 from consumers.rollout.engines.transformers.batch import Batch, RunningSequence
 from consumers.rollout.engines.transformers.engine import TransformersEngine
 from infra.roles.errors import ConfigError
+from infra.weights.fingerprint import fingerprint
+from infra.weights.prepared import PreparedWeights, ServedWeights
 from infra.weights.reader import starting
 from schemas.config import RunConfig
 from tests.contract.harness import greedy, prompt, request, run, scored
@@ -144,6 +147,29 @@ async def test_a_failure_reaches_every_stream_and_later_calls(folder, monkeypatc
         await engine.interrupt()
     with pytest.raises(EngineFailed):
         await engine.load_weights(starting(folder, "float32"))
+    await engine.close()
+
+
+async def test_only_what_changed_is_copied_to_who_serves_the_base(folder):
+    engine = engine_of(folder)
+    base = starting(folder, "float32")
+    await engine.start(base)
+    name = "model.norm.weight"
+    new = {**base.tensors, name: base.tensors[name] + 1}
+    garbage = {other: torch.full_like(tensor, 7) for other, tensor in new.items() if other != name}
+    weights = PreparedWeights(
+        version=1,
+        fingerprint=fingerprint(new),
+        model_folder=folder,
+        files=(),
+        tensors={**garbage, name: new[name]},
+        base_fingerprint=base.fingerprint,
+        changed=frozenset({name}),
+    )
+    await engine.load_weights(weights)
+    assert engine.serving() == ServedWeights(version=1, fingerprint=weights.fingerprint)
+    with pytest.raises(EngineFailed, match="holds fingerprint"):  # it serves another base now
+        await engine.load_weights(dataclasses.replace(weights, version=2))
     await engine.close()
 
 
