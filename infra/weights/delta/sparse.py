@@ -20,29 +20,29 @@ class Malformed(ValueError):
 
 
 def gaps_of(positions: NDArray[np.intp]) -> Bytes:
-    """Code increasing positions by the number of elements skipped before each.
+    """Code increasing positions, below 2^32, by the number of elements skipped before each.
 
     A gap is a byte below 255, after as many bytes of 255, each worth 255, as it takes. Where
     changes fall independently, gaps are geometric, and quotient and rest are independent, too:
     coding the bytes by their frequencies then costs what the positions are worth.
     """
-    gaps = np.diff(positions, prepend=-1) - 1
+    gaps = (np.diff(positions, prepend=-1) - 1).astype(np.uint32)
     if gaps.size == 0 or gaps.max() < _MORE:
         return gaps.astype(np.uint8)
-    whole, rest = np.divmod(gaps, _MORE)
-    ends = np.cumsum(whole + 1) - 1
+    whole = gaps // _MORE
+    ends = np.cumsum(whole + 1, dtype=np.intp) - 1
     stream = np.full(int(ends[-1]) + 1, _MORE, np.uint8)
-    stream[ends] = rest
+    stream[ends] = gaps - whole * _MORE
     return stream
 
 
-def positions_of(stream: Bytes, count: int, length: int) -> NDArray[np.int32]:
+def positions_of(stream: Bytes, count: int, length: int) -> NDArray[np.intp]:
     """Undo `gaps_of`.
 
     Args:
         stream: Gap bytes.
         count: Positions there must be.
-        length: They are below this, which is below 2^31.
+        length: They are below this.
 
     Returns:
         Strictly increasing positions.
@@ -53,11 +53,11 @@ def positions_of(stream: Bytes, count: int, length: int) -> NDArray[np.int32]:
     ends = stream != _MORE
     if not count or stream.size == 0 or not ends[-1] or np.count_nonzero(ends) != count:
         raise Malformed(f"the gaps are not those of {count} elements")
-    skipped = np.cumsum(stream, dtype=np.int64)
+    skipped = np.cumsum(stream, dtype=np.intp)
     if skipped[-1] + count > length:
         raise Malformed(f"position {skipped[-1] + count - 1} is beyond {length} elements")
     kept = skipped if count == stream.size else skipped[ends]
-    return kept.astype(np.int32) + np.arange(count, dtype=np.int32)
+    return kept + np.arange(count)
 
 
 def zigzag(steps: Bits) -> Bits:
@@ -79,7 +79,8 @@ def planes_of(values: Bits) -> Bytes:
 
 def values_of(planes: list[Bytes]) -> Bits:
     """Undo `planes_of`; one array per plane."""
-    rows = np.empty((planes[0].size, len(planes)), np.uint8)
-    for place, plane in enumerate(planes):
-        rows[:, place] = plane
-    return rows.reshape(-1).view(f"<u{len(planes)}")
+    values = planes[-1].astype(f"<u{len(planes)}")
+    for plane in reversed(planes[:-1]):
+        values <<= 8
+        values |= plane
+    return values

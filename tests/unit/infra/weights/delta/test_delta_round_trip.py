@@ -1,5 +1,7 @@
 """What is encoded is what is applied, bit for bit, for every dtype, shape and density."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -151,6 +153,27 @@ def test_absolute_deltas_may_be_repeated_and_go_on_after_a_break(dtype, shapes, 
     for name, bits in half.items():
         bits[::2] = wanted[name][::2]
     assert same_state(applied(delta, half), wanted)
+
+
+def test_memory_does_not_grow_with_the_tensor(monkeypatch):
+    """Beside the delta itself: some chunks, never an array as long as the tensor."""
+    monkeypatch.setattr(layout, "CHUNK_ELEMENTS", 1 << 15)
+    before = {"w": bf16(torch.randn(1 << 22, generator=torch.Generator().manual_seed(0)))}
+    after = {"w": before["w"].clone()}
+    after["w"][::100] = bf16(after["w"][::100], 1)
+    tracemalloc.start()
+    try:
+        data = b"".join(encode_delta(before, after, mode="step").body)
+        encoding = tracemalloc.get_traced_memory()[1]
+        state = state_of(before)
+        tracemalloc.reset_peak()
+        held = tracemalloc.get_traced_memory()[0]
+        parse_delta(data).apply("w", state["w"])
+        applying = tracemalloc.get_traced_memory()[1] - held
+    finally:
+        tracemalloc.stop()
+    assert same_state(state, state_of(after))
+    assert max(encoding, applying) < 2 << 20
 
 
 def test_tensors_need_not_be_contiguous():
