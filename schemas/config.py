@@ -202,14 +202,19 @@ class TrainerSection(Frozen):
 
 
 class WeightsSection(Frozen):
-    """Where published weights lie."""
+    """Where published weights lie, and in what form."""
 
     store: str = ""
-    """Folder that trainer and rollout workers see; empty is `weights` in the run folder."""
+    """Folder that trainer and rollout workers see, or a URL as in `s3://bucket/prefix` (needs
+    `pip install 'warren[s3]'`; credentials come from the environment); empty is `weights` in the
+    run folder."""
+    codec: Literal["step", "absolute", "full"] = "full"
+    """How a version tells what changed since the one before: by the differences (smallest), by the
+    new values, or `full`, all of it each time."""
     keyframe_every: int = Field(default=20, ge=1)
-    """Versions between full ones. This version publishes all of them in full."""
-    keep: int = Field(default=4, ge=2)
-    """Newest versions kept in the store."""
+    """Versions from one that is stored whole to the next; who joins begins with the newest."""
+    keep: int = Field(default=2, ge=2)
+    """Newest whole versions that stay in the store, with all versions since."""
 
 
 class CheckpointSection(Frozen):
@@ -325,6 +330,18 @@ class RunConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _keeps_secrets(self) -> Self:
+        """The recipe is written to the run folder, and its values to logs."""
+        _, separator, rest = self.weights.store.partition("://")
+        user, _, _ = rest.partition("/")[0].rpartition("@")
+        if separator and (":" in user or "?" in rest):
+            raise ValueError(
+                "weights.store holds a password or a query; give the address alone, and "
+                "credentials in the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_effect(self) -> Self:
         """A key that would do nothing is refused, for whoever sets it means something by it."""
         if self.tracking.backends:
@@ -332,10 +349,11 @@ class RunConfig(Frozen):
                 f"tracking.backends={list(self.tracking.backends)}: this version has no trackers; "
                 f"leave it empty and read metrics.jsonl in the run folder"
             )
-        if self.weights.keyframe_every != WeightsSection().keyframe_every:
+        weights = self.weights
+        if weights.codec == "full" and weights.keyframe_every != WeightsSection().keyframe_every:
             raise ValueError(
-                f"weights.keyframe_every={self.weights.keyframe_every}: this version publishes "
-                f"every version in full; leave it out"
+                f"weights.keyframe_every={weights.keyframe_every}: with weights.codec='full' "
+                f"every version is whole; leave it out"
             )
         trainer, defaults = self.trainer, TrainerSection(lr=1.0)
         idle = [

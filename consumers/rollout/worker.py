@@ -138,7 +138,7 @@ async def serve_rollouts(
     async with context.waits("the engine to be imported", deadline_s=config.deadlines.stall):
         engine = await asyncio.to_thread(build_engine or _build_engine, config)
         loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
-    store, model = context.folder.weights(config), Path(config.model.path)
+    store, model = Path(context.folder.weights(config)), Path(config.model.path)
 
     async def newest(below: int | None = None) -> WeightsPublished | None:
         manifest = await newest_manifest(context.folder, config, below=below)

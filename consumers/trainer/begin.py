@@ -49,11 +49,11 @@ async def make_place(ctx: RoleContext, *, purge: bool) -> None:
             hint="--purge drops them, --resume goes on where its run folder is, run.name=... "
             "begins another",
         )
-    store = ctx.folder.weights(ctx.config)
-    newest = await asyncio.to_thread(WeightStore(store).newest)
+    store = WeightStore.at(ctx.folder.weights(ctx.config))
+    newest = await asyncio.to_thread(store.newest)
     if newest is not None:
         raise ConfigError(
-            f"the weight store {store} holds version {newest.version} of run {newest.run_id}",
+            f"the weight store {store.where} holds version {newest.version} of run {newest.run_id}",
             hint="--purge drops it, or give this run a weights.store of its own",
         )
 
@@ -63,7 +63,7 @@ async def _purge(ctx: RoleContext) -> None:
     folder = ctx.folder
     for path in (folder.journal, folder.checkpoints):
         shutil.rmtree(path, ignore_errors=True)
-    await asyncio.to_thread(WeightStore(folder.weights(ctx.config)).clear)
+    await asyncio.to_thread(WeightStore.at(folder.weights(ctx.config)).clear)
     for path in (folder.metrics, folder.summary):
         path.unlink(missing_ok=True)
     StepMemory(folder.root).forget()

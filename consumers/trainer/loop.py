@@ -154,13 +154,14 @@ class Loop:
         await self._evaluator.closed()
         if self._chronicle.evaluations.open is not None:
             return  # told to stop: whoever resumes publishes first
-        seconds = await self._publisher.publish(self._learner, ledger.step)
+        metrics = await self._publisher.publish(
+            self._learner, ledger.step, whole=refused or self._publisher.lost
+        )
         if refused:
             self._refusals.published_again()
         self._chronicle.close_due()
         if self._line is not None:
-            self._line["time/publish_s"] = seconds
-            self._line["published"] = ledger.version
+            self._line |= {**metrics, "published": ledger.version}
 
     async def _save(self) -> None:
         if self._saver.saved_step != self._learner.step_done:

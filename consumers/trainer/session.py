@@ -67,8 +67,10 @@ class Session:
         refusals = Refusals(self._fleet, clock)
         self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics, refusals)
         self._reissuer = Reissuer(ctx, chronicle, self._credits, clock, self._fleet)
-        store = WeightStore(ctx.folder.weights(config))
-        self._publisher = Publisher(ctx, chronicle, store, run_id=run_id)
+        store = WeightStore.at(ctx.folder.weights(config))
+        self._publisher = Publisher(
+            ctx, chronicle, store, run_id=run_id, refused=self._fleet.newest_refused
+        )
         self._loop = Loop(
             ctx,
             chronicle,

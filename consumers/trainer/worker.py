@@ -30,11 +30,11 @@ def check(config: RunConfig) -> list[str]:
     from infra.runs.folder import RunFolder
     from infra.weights.store import WeightStore
 
-    store = RunFolder.of(config).weights(config)
     lines = check_learner(config)
     if config.weights.store:
-        WeightStore(store).check()
-        lines.append(f"weight store {store} is writable")
+        store = WeightStore.at(RunFolder.of(config).weights(config))
+        store.check()
+        lines.append(f"weight store {store.where} is writable")
     return lines
 
 
@@ -77,7 +77,11 @@ async def train(
         raise ConfigError("--skip-step gives up a step of a run that is resumed: add --resume")
     if not await ctx.unless_stopped(hold_queue(ctx)):
         return
-    await asyncio.to_thread(WeightStore(ctx.folder.weights(ctx.config)).check)
+    store = WeightStore.at(ctx.folder.weights(ctx.config))
+    async with ctx.waits(
+        f"the weight store {store.where} to be written to", deadline_s=ctx.config.deadlines.stall
+    ):
+        await asyncio.to_thread(store.check)
     goes_on = resume and has_history(ctx)
     if not goes_on:
         if resume:

@@ -13,7 +13,10 @@ ALERTS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 """Levels that are written out in a line, with their colours."""
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
-_CHATTY = ("urllib3", "asyncio", "vllm", "transformers", "filelock", "matplotlib")
+_CHATTY = (
+    *("urllib3", "asyncio", "vllm", "transformers", "filelock", "matplotlib"),
+    *("botocore", "aiobotocore", "s3fs", "fsspec"),
+)
 
 
 class LineFormatter(logging.Formatter):

@@ -190,12 +190,17 @@ class RoleContext:
 
     async def _learn_run_id(self) -> None:
         from infra.roles.newest import newest_manifest
+        from infra.weights.errors import StoreFailed
 
         patience = STORE_PATIENCE_S if self.config.weights.store else 0.0
         asked_at = asyncio.get_running_loop().time()
         while self.known_run_id is None:
             if asyncio.get_running_loop().time() - asked_at >= patience:
-                manifest = await newest_manifest(self.folder, self.config)
+                try:
+                    manifest = await newest_manifest(self.folder, self.config)
+                except StoreFailed as error:
+                    logger.warning("%s", error)
+                    manifest = None
                 if manifest is not None and self.known_run_id is None:
                     self.set_run_id(manifest.run_id)
                     self.hear_weights(manifest)

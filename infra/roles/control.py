@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.roles.context import RoleContext
 from infra.roles.newest import newest_manifest
+from infra.weights.errors import StoreFailed
 from schemas.base import Message
 from schemas.control import Command, RunState, WeightsPublished
 
@@ -93,8 +94,8 @@ async def _heard(context: RoleContext) -> bool:
 async def _read_store(context: RoleContext) -> None:
     try:
         manifest = await newest_manifest(context.folder, context.config)
-    except OSError as error:
-        logger.warning("cannot read the weight store: %s", error)
+    except StoreFailed as error:
+        logger.warning("%s", error)
         return
     if manifest is not None and manifest.run_id == context.known_run_id:
         context.hear_weights(manifest)

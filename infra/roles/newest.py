@@ -14,12 +14,14 @@ async def newest_manifest(
 
     Args:
         below: Only versions that are older than this one.
+
+    Raises:
+        StoreFailed: The store cannot be read, now.
     """
 
     def read() -> WeightsPublished | None:
         from infra.weights.store import WeightStore
 
-        store = folder.weights(config)
-        return WeightStore(store).newest(below=below) if store.is_dir() else None
+        return WeightStore.at(folder.weights(config)).newest(below=below)
 
     return await asyncio.to_thread(read)

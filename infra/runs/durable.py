@@ -1,6 +1,8 @@
 """Making what was written survive a power cut."""
 
+import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,3 +17,22 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """Write a new file and wait until the disk has its content. Blocks.
+
+    Returns:
+        Size in bytes and SHA-256.
+
+    Raises:
+        OSError: It exists, or the disk did not take it; what was written of it stays.
+    """
+    digest = hashlib.sha256()
+    with path.open("xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            file.flush()
+            digest.update(chunk)
+        os.fsync(file.fileno())
+        return file.tell(), digest.hexdigest()

@@ -72,8 +72,9 @@ class RunFolder:
         """Memory of every process over time, one JSON object per line."""
         return self.root / "resources.jsonl"
 
-    def weights(self, config: RunConfig) -> Path:
-        """The weight store."""
-        return (
-            Path(config.weights.store).resolve() if config.weights.store else self.root / "weights"
-        )
+    def weights(self, config: RunConfig) -> str:
+        """Where the weight store is: a folder, or a URL."""
+        store = config.weights.store
+        if "://" in store:
+            return store
+        return str(Path(store).resolve() if store else self.root / "weights")

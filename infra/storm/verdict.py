@@ -24,7 +24,7 @@ from infra.storm.judge.history import History, read_history
 from infra.storm.judge.letters import explain
 from infra.storm.judge.recount import Recount
 from infra.storm.judge.smirnov import p_value
-from infra.weights.manifest import Manifests
+from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 from schemas.storm import Fault, FaultCount, FaultKind, StormReport
 
@@ -164,7 +164,7 @@ def _versions(
     algorithm = config.algorithm
     targets = [_VERSION.match(fault.target) for fault in faults if fault.kind in _WEIGHTS]
     damaged = {int(target[1]) for target in targets if target is not None}
-    found, wrong = versions.manifests_of(Manifests(folder.weights(config) / "manifests"))
+    found, wrong = versions.manifests_of(WeightStore.at(folder.weights(config)).manifests)
     published = [record for _, record in history.numbers.published]
     return [
         *wrong,

@@ -7,8 +7,12 @@ class StoreFailed(WarrenError):
     """The weight store did not take or give what it should: disk full, folder gone, no right."""
 
 
+class ManifestUnsure(StoreFailed):
+    """The connection broke while a version's manifest was written: it may be there, or not."""
+
+
 class StoreUnusable(ConfigError):
-    """The weight store's folder cannot be used at all."""
+    """The weight store cannot be used at all."""
 
 
 class VersionExists(WarrenError):

@@ -31,13 +31,16 @@ def fingerprint(tensors: "Mapping[str, torch.Tensor]") -> str:
     Returns:
         64 hexadecimal digits.
     """
+    return of_entries(entries_of(tensors))
+
+
+def entries_of(tensors: "Mapping[str, torch.Tensor]") -> dict[str, str]:
+    """The entry of each tensor by name; large sets are read by several threads."""
     names = sorted(tensors)
     if sum(tensor.nbytes for tensor in tensors.values()) < _SMALL_BYTES:
-        entries = [entry_of(tensors[name]) for name in names]
-    else:
-        with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-            entries = list(pool.map(lambda name: entry_of(tensors[name]), names))
-    return of_entries(dict(zip(names, entries, strict=True)))
+        return {name: entry_of(tensors[name]) for name in names}
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(lambda name: entry_of(tensors[name]), names), strict=True))
 
 
 def of_entries(entries: Mapping[str, str]) -> str:

@@ -1,72 +1,52 @@
 """Manifests: one small file per version, created once and never replaced.
 
 A manifest is the `WeightsPublished` that was broadcast, so who missed the broadcast reads the
-store. It is linked into place complete, after everything that it names is on disk.
+store. It appears complete, after everything that it names is there to stay.
 """
 
-import errno
 import logging
-import os
-import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 from pydantic import ValidationError
 
-from infra.runs.durable import sync
-from infra.runs.failpoints import FailPoint, halves, reach
-from infra.weights.errors import StoreFailed, VersionExists, WeightsCorrupt
+from infra.weights.errors import ManifestUnsure, StoreFailed, VersionExists, WeightsCorrupt
+from infra.weights.files.base import Files, Unsure
 from schemas.control import WeightsPublished
 
 logger = logging.getLogger(__name__)
 
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_FOLDER = "manifests"
 
 
 class Manifests:
     """`<store>/manifests/<version>.json`.
 
     Args:
-        folder: Created with the first manifest.
+        files: Of the store.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def create(self, published: WeightsPublished) -> None:
         """Write the manifest of a new version.
 
         Raises:
             VersionExists: The version has one.
-            StoreFailed: The disk did not take it.
+            ManifestUnsure: It may have been written, or not.
+            StoreFailed: The store did not take it.
         """
-        target = self._path(published.version)
-        partial = self._folder / f".{target.stem}.{secrets.token_hex(4)}"
-        body = published.model_dump_json(indent=1).encode()
+        name = _name(published.version)
+        where = f"{self._files.where}/{name}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            try:
-                _write(partial, body)
-                reach(FailPoint.MANIFEST_WRITTEN)
-                os.link(partial, target)
-            except FileExistsError:
-                raise
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                if target.exists():
-                    raise FileExistsError(target) from None
-                partial.rename(target)
-            finally:
-                partial.unlink(missing_ok=True)
-            sync(self._folder)
-            reach(FailPoint.MANIFEST_LINKED)
+            self._files.create(name, published.model_dump_json(indent=1).encode())
         except FileExistsError:
-            raise VersionExists(f"version {published.version} is already in {target}") from None
+            raise VersionExists(f"version {published.version} is already in {where}") from None
         except OSError as error:
-            raise StoreFailed(
-                f"cannot write {target}: {error.strerror or error}",
-                hint="free some space, or point [weights] store at another disk",
+            kind = ManifestUnsure if isinstance(error, Unsure) else StoreFailed
+            raise kind(
+                f"cannot write {where}: {error.strerror or error}",
+                hint="free some space, or point [weights] store at another place",
             ) from error
 
     def read(self, version: int) -> WeightsPublished | None:
@@ -74,48 +54,61 @@ class Manifests:
 
         Raises:
             WeightsCorrupt: It says nothing sensible.
+            StoreFailed: It cannot be read, now.
         """
-        path = self._path(version)
+        name = _name(version)
+        where = f"{self._files.where}/{name}"
         try:
-            published = WeightsPublished.model_validate_json(path.read_bytes())
+            published = WeightsPublished.model_validate_json(self._files.read(name))
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise WeightsCorrupt(f"{path} cannot be read: {error.strerror or error}") from error
+            raise StoreFailed(f"{where} cannot be read: {error.strerror or error}") from error
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise WeightsCorrupt(f"{path} is no manifest: {reason}") from error
+            raise WeightsCorrupt(f"{where} is no manifest: {reason}") from error
         if published.version != version:
-            raise WeightsCorrupt(f"{path} is of version {published.version}")
+            raise WeightsCorrupt(f"{where} is of version {published.version}")
         return published
 
     def newest_first(self) -> Iterator[WeightsPublished]:
-        """Every readable manifest; an unreadable one is skipped and named in the log."""
+        """Every sound manifest; a damaged one is skipped and named in the log.
+
+        Raises:
+            StoreFailed: The store cannot be read, now.
+        """
         for version in sorted(self.versions(), reverse=True):
-            try:
-                published = self.read(version)
-            except WeightsCorrupt as error:
-                logger.warning("skipping a manifest: %s", error)
-                continue
+            published = self.sound(version)
             if published is not None:
                 yield published
 
-    def versions(self) -> list[int]:
-        """Numbers that have a manifest, in no order."""
+    def sound(self, version: int) -> WeightsPublished | None:
+        """As `read`, but a damaged one counts as none, and is named in the log."""
         try:
-            names = [path.name for path in self._folder.iterdir()]
-        except FileNotFoundError:
-            return []
+            return self.read(version)
+        except WeightsCorrupt as error:
+            logger.warning("skipping a manifest: %s", error)
+            return None
+
+    def versions(self) -> list[int]:
+        """Numbers that have a manifest, in no order.
+
+        Raises:
+            StoreFailed: The store cannot be read, now.
+        """
+        try:
+            names = self._files.names(_FOLDER)
+        except OSError as error:
+            raise StoreFailed(
+                f"the weight store {self._files.where} cannot be read: {error.strerror or error}"
+            ) from error
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"{version:08d}.json"
+    def clear(self) -> None:
+        """Remove all of them."""
+        self._files.remove(_FOLDER)
 
 
-def _write(path: Path, body: bytes) -> None:
-    with path.open("xb") as file:
-        for part in halves(FailPoint.MANIFEST_TORN, body):
-            file.write(part)
-            file.flush()
-        os.fsync(file.fileno())
+def _name(version: int) -> str:
+    return f"{_FOLDER}/{version:08d}.json"

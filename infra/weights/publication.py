@@ -1,13 +1,57 @@
-"""Tensors on their way into the store: cast, shared memory written once, cut into files."""
+"""A version on its way into the store: cast, compared with the one before it, cut into files."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from infra.runs.failpoints import FailPoint, reach
 from infra.weights import tensor_file
-from infra.weights.fingerprint import TIED_HEAD
+from infra.weights.delta.encode import encode_delta
+from infra.weights.files.base import Chunks
+from infra.weights.fingerprint import TIED_HEAD, entries_of, of_entries
+
+MAX_FILE_BYTES = 4 << 30
+"""Larger full copies are cut into several files."""
+MAX_DELTA_SHARE = 0.6
+"""Of the full copy; a larger delta is not worth its chain."""
+
+DELTA_FILE = "delta.bin"
+
+Codec = Literal["step", "absolute", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What was published last, for the next delta to start from."""
+
+    version: int
+    tensors: Mapping[str, torch.Tensor]
+    """As published, in host memory; nobody changes them."""
+    entries: Mapping[str, str]
+    """Of the fingerprint, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A version, ready to be written."""
+
+    tensors: Mapping[str, torch.Tensor]
+    """As published, in host memory."""
+    entries: Mapping[str, str]
+    full: Mapping[str, Chunks]
+    """File name -> bytes; empty when only the delta is published."""
+    delta: Mapping[str, Chunks]
+    """Likewise; empty when there is none."""
+    base_version: int | None
+    """Of the delta."""
+    metrics: Mapping[str, float]
+    """For the step's line."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tensors."""
+        return of_entries(self.entries)
 
 
 def casted(
@@ -34,6 +78,46 @@ def casted(
     return ready
 
 
+def publication(
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    base: Base | None = None,
+    keyframe: bool = True,
+    codec: Codec = "step",
+) -> Publication:
+    """Encode a version.
+
+    Args:
+        tensors: From `casted`.
+        base: What a delta starts from: the same names, dtypes and shapes. None: there is none.
+        keyframe: All of it is wanted, too. It is written in any case when the delta would exceed
+            `MAX_DELTA_SHARE` of it; then there is no delta.
+        codec: How the delta tells of a changed element: by the difference, by its new value, or
+            `full`, not at all.
+    """
+    started = time.monotonic()
+    encoded = None
+    if base is not None and codec != "full":
+        encoded = encode_delta(base.tensors, tensors, mode=codec)
+    entries = entries_of(tensors) if encoded is None else encoded.entries
+    metrics = {"time/encode_s": time.monotonic() - started}
+    delta: dict[str, Chunks] = {}
+    if encoded is not None:
+        share = encoded.size_bytes / max(1, encoded.full_bytes)
+        metrics |= {"weights/delta_share": share}
+        if share <= MAX_DELTA_SHARE:
+            delta = {DELTA_FILE: encoded.body}
+    full = filed(tensors, MAX_FILE_BYTES) if keyframe or not delta else []
+    return Publication(
+        tensors=tensors,
+        entries=entries,
+        full={name: tensor_file.chunks(part) for name, part in full},
+        delta=delta,
+        base_version=base.version if base is not None and delta else None,
+        metrics=metrics,
+    )
+
+
 def filed(
     tensors: Mapping[str, torch.Tensor], max_file_bytes: int
 ) -> list[tuple[str, dict[str, torch.Tensor]]]:
@@ -52,12 +136,3 @@ def filed(
         (f"model-{index:05d}-of-{len(parts):05d}.safetensors", part)
         for index, part in enumerate(parts, start=1)
     ]
-
-
-def write_files(
-    folder: Path, parts: list[tuple[str, dict[str, torch.Tensor]]]
-) -> list[tuple[str, int, str]]:
-    """Write every file durably; name, size in bytes and SHA-256 of each."""
-    written = [(name, *tensor_file.write(folder / name, part)) for name, part in parts]
-    reach(FailPoint.WEIGHTS_WRITTEN)
-    return written

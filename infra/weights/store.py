@@ -1,10 +1,11 @@
-"""The weight store: a folder that trainer and rollout workers see.
+"""The weight store: what trainer and rollout workers see of policy versions.
 
-    <store>/manifests/00000012.json        what version 12 is, for ever
-    <store>/v00000012.i3.5f0c9a1e/*.safetensors   its tensors, until pruned
+    <store>/manifests/00000012.json            what version 12 is, for ever
+    <store>/v00000012.i3.5f0c9a1e/delta.bin    what changed since the version before, until pruned
+    <store>/v00000012.i3.5f0c9a1e/*.safetensors   all of it, if 12 is a keyframe
 
-Nothing is changed in place: a version is written beside, made durable, renamed, and only then
-named by its manifest.
+Nothing is changed in place. A version's files are there to stay before its manifest names them,
+and of those who write the same manifest one succeeds.
 """
 
 import errno
@@ -12,45 +13,60 @@ import logging
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from infra.runs.durable import sync
 from infra.runs.failpoints import FailPoint, reach
-from infra.weights.errors import StoreFailed, StoreUnusable, VersionExists
+from infra.weights.errors import ManifestUnsure, StoreFailed, VersionExists
+from infra.weights.files.base import Files
+from infra.weights.files.local import LocalFiles
 from infra.weights.manifest import Manifests
 from schemas.control import WeightFile, WeightsPublished
 
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
+    from infra.weights.publication import Base, Codec, Publication
 
-MAX_FILE_BYTES = 4 << 30
-"""Larger versions are cut into several files."""
+logger = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"(?:\.partial-)?v(\d+)\.i\d+\.[0-9a-f]+")
 _TRASH = re.compile(r"\.trash-(?:manifests|(?:partial-)?v\d+\.i\d+\.[0-9a-f]+)")
 
 
 class WeightStore:
-    """Policy versions in a folder. One trainer writes, anyone reads.
+    """Policy versions. One trainer writes, anyone reads; everything blocks. Made by `at`.
 
     Args:
-        folder: Created when the first version is published, or by `check`.
+        files: Where they lie.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._manifests = Manifests(folder / "manifests")
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.manifests = Manifests(files)
+        self._seen: dict[int, WeightsPublished] = {}
+
+    @classmethod
+    def at(cls, location: str | Path) -> Self:
+        """The store in a folder, or behind a URL that fsspec knows. Nothing is looked at yet.
+
+        Raises:
+            ConfigError: There is no driver for the URL, or it is not installed.
+        """
+        text = str(location)
+        if text.startswith("file://"):
+            text = text.removeprefix("file://")
+        if "://" not in text:
+            return cls(LocalFiles(Path(text)))
+        from infra.weights.files.remote import RemoteFiles
+
+        return cls(RemoteFiles(text))
 
     @property
-    def folder(self) -> Path:
-        """Where the versions lie."""
-        return self._folder
+    def where(self) -> str:
+        """For people: its path or URL, without secrets."""
+        return self.files.where
 
     def check(self) -> None:
         """Write and remove a small file.
@@ -58,30 +74,39 @@ class WeightStore:
         Raises:
             StoreUnusable: With what to do about it.
         """
-        probe = self._folder / f".probe-{secrets.token_hex(4)}"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"\0" * 4096)
-            sync(self._folder)
-            probe.unlink()
-        except OSError as error:
-            raise StoreUnusable(
-                f"cannot write to the weight store {self._folder}: {error.strerror or error}",
-                hint="make the folder writable, free some space, or set [weights] store",
-            ) from error
+        self.files.check()
 
     def newest(self, *, below: int | None = None) -> WeightsPublished | None:
-        """The manifest with the highest version, or the highest below one; None without any."""
-        found = self._manifests.newest_first()
+        """The manifest with the highest version, or the highest below one; None without any.
+
+        Raises:
+            StoreFailed: The store cannot be read, now.
+        """
+        found = self.manifests.newest_first()
         return next((one for one in found if below is None or one.version < below), None)
 
     def manifest(self, version: int) -> WeightsPublished | None:
         """What a version is, even when its files are pruned; None when it never was.
 
         Raises:
-            WeightsCorrupt: The manifest is unreadable.
+            WeightsCorrupt: The manifest says nothing sensible.
+            StoreFailed: The store cannot be read, now.
         """
-        return self._manifests.read(version)
+        return self.manifests.read(version)
+
+    def fetch(self, published: WeightsPublished, file: WeightFile, cache: Path) -> Path:
+        """A local path of one file of a version, whose size and SHA-256 are right.
+
+        Args:
+            published: The version.
+            file: Of its `full` or `delta`.
+            cache: Local folder for copies of what is far away; they belong to the caller. From a
+                folder, the stored file itself is given, which may be pruned while it is used.
+
+        Raises:
+            WeightsCorrupt: Missing (pruned, say), damaged, or not to be had.
+        """
+        return self.files.fetch(published.folder, file, cache)
 
     def publish(
         self,
@@ -92,125 +117,134 @@ class WeightStore:
         incarnation: int,
         step: int,
         dtype: "torch.dtype | str",
+        base: "Base | None" = None,
+        keyframe: bool = True,
+        codec: "Codec" = "step",
+    ) -> WeightsPublished:
+        """Encode a version and `put` it, for who needs no base of the next one.
+
+        Args:
+            tensors: By Hugging Face name, any device; tensors that share memory are written once.
+            dtype: Of the published floating-point tensors.
+
+        The others, and what is raised: see `put` and `publication`.
+        """
+        from infra.weights.publication import casted, publication
+
+        ready = casted(tensors, dtype)
+        new = publication(ready, base=base, keyframe=keyframe, codec=codec)
+        return self.put(new, version=version, run_id=run_id, incarnation=incarnation, step=step)
+
+    def put(
+        self, new: "Publication", *, version: int, run_id: str, incarnation: int, step: int
     ) -> WeightsPublished:
         """Put a version into the store, durably, and return what is to be broadcast.
 
         Args:
-            tensors: By Hugging Face name, any device; tensors that share memory are written once.
+            new: Its files.
             version: Must be new.
             run_id: Of the run.
             incarnation: Of the trainer.
             step: Optimizer steps behind it.
-            dtype: Of the published floating-point tensors.
 
         Raises:
             VersionExists: The version has a manifest already.
-            StoreFailed: The disk did not take it; nothing of it is visible.
+            StoreFailed: The store did not take it; nothing of it is visible.
         """
-        from infra.weights.fingerprint import fingerprint
-        from infra.weights.publication import casted, filed, write_files
-
-        if self._manifests.read(version) is not None:
-            raise VersionExists(f"version {version} is already in {self._folder}")
-        ready = casted(tensors, dtype)
-        name = f"v{version:08d}.i{incarnation}.{secrets.token_hex(4)}"
-        partial = self._folder / f".partial-{name}"
-        final = self._folder / name
+        if self.manifests.read(version) is not None:
+            raise VersionExists(f"version {version} is already in {self.where}")
+        folder = f"v{version:08d}.i{incarnation}.{secrets.token_hex(4)}"
+        stays = False
         reach(FailPoint.WEIGHTS_WRITE)
         try:
-            partial.mkdir(parents=True)
-            files = write_files(partial, filed(ready, MAX_FILE_BYTES))
-            sync(partial)
-            partial.rename(final)
-            sync(self._folder)
+            files = self.files.write(folder, {**new.delta, **new.full})
             reach(FailPoint.WEIGHTS_NAMED)
             published = WeightsPublished(
                 run_id=run_id,
                 version=version,
                 incarnation=incarnation,
                 step=step,
-                folder=name,
-                full=_described(files),
-                fingerprint=fingerprint(ready),
+                folder=folder,
+                full=tuple(file for file in files if file.name in new.full),
+                base_version=new.base_version,
+                delta=tuple(file for file in files if file.name in new.delta),
+                fingerprint=new.fingerprint,
             )
-            self._manifests.create(published)
-        except BaseException as error:
-            self._remove(partial)
-            self._remove(final)
-            if isinstance(error, OSError) or _is_disk_error(error):
-                raise StoreFailed(
-                    f"cannot write version {version} to {self._folder}: {error}", hint=_hint(error)
-                ) from error
+            self.manifests.create(published)
+            stays = True
+        except ManifestUnsure:
+            stays = True
             raise
+        except OSError as error:
+            raise StoreFailed(
+                f"cannot write version {version} to {self.where}: {error}", hint=_hint(error)
+            ) from error
+        finally:
+            if not stays:
+                self.files.remove(folder)
         return published
 
     def prune(self, keep: int) -> list[int]:
-        """Remove the files of all but the newest versions, and leavings of unfinished ones.
+        """Remove the files of versions before the oldest of the newest `keep` keyframes, and what
+        unfinished publications left.
 
         Manifests stay: a replayed step compares its fingerprint with them. A reader that
         loses the race finds the version missing, and takes the newest.
 
         Args:
-            keep: Versions whose files stay; the newest always does.
+            keep: Keyframes that stay, with all versions since; the newest version always does.
 
         Returns:
             Versions whose files were removed.
         """
-        newest = list(islice(self._manifests.newest_first(), max(1, keep)))
-        if not newest:
+        kept = self._kept(max(1, keep))
+        if not kept:
             return []
-        kept = {manifest.folder for manifest in newest}
+        folders, newest = {manifest.folder for manifest in kept}, kept[0].version
         removed: set[int] = set()
-        for path, version in self._folders():
-            if path.name in kept or (version is not None and version > newest[0].version):
+        for name, version in self._folders():
+            if name in folders or (version is not None and version > newest):
                 continue
-            self._remove(path)
-            if version is not None and not path.name.startswith("."):
+            self.files.remove(name)
+            if version is not None and not name.startswith("."):
                 removed.add(version)
         return sorted(removed)
 
     def clear(self) -> None:
         """Remove every version and manifest, and nothing else: the folder may be a shared one."""
-        for path in (*(path for path, _ in self._folders()), self._folder / "manifests"):
-            self._remove(path)
+        self._seen.clear()
+        self.manifests.clear()
+        for name, _ in self._folders():
+            self.files.remove(name)
 
-    def _folders(self) -> list[tuple[Path, int | None]]:
+    def _kept(self, keep: int) -> list[WeightsPublished]:
+        """The newest versions down to the oldest keyframe that stays; each is read once."""
+        kept: list[WeightsPublished] = []
+        for version in sorted(self.manifests.versions(), reverse=True):
+            manifest = self._seen.get(version) or self.manifests.sound(version)
+            if manifest is None:
+                continue
+            self._seen[version] = manifest
+            kept.append(manifest)
+            keep -= bool(manifest.full)
+            if not keep:
+                break
+        self._seen = {manifest.version: manifest for manifest in kept}
+        return kept
+
+    def _folders(self) -> list[tuple[str, int | None]]:
         """Folders that are ours by their names, with their versions (None: on its way out)."""
-        if not self._folder.is_dir():
-            return []
-        found = [path for path in sorted(self._folder.iterdir()) if path.is_dir()]
-        versions = [(path, _VERSION.fullmatch(path.name)) for path in found]
+        names = self.files.names()
+        versions = [(name, _VERSION.fullmatch(name)) for name in names]
         return [
-            (path, int(match[1]) if match else None)
-            for path, match in versions
-            if match or _TRASH.fullmatch(path.name)
+            (name, int(match[1]) if match else None)
+            for name, match in versions
+            if match or _TRASH.fullmatch(name)
         ]
 
-    def _remove(self, path: Path) -> None:
-        trash = path.with_name(f".trash-{path.name.lstrip('.')}")
-        try:
-            if not path.name.startswith(".trash-"):
-                path.rename(trash)
-            else:
-                trash = path
-            shutil.rmtree(trash)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            logger.warning("cannot remove %s: %s", trash, error.strerror or error)
 
-
-def _is_disk_error(error: BaseException) -> bool:
-    """Safetensors reports a failed write as an error of its own."""
-    return type(error).__name__ == "SafetensorError"
-
-
-def _described(files: "Iterable[tuple[str, int, str]]") -> tuple[WeightFile, ...]:
-    return tuple(WeightFile(name=name, size_bytes=size, sha256=sha) for name, size, sha in files)
-
-
-def _hint(error: BaseException) -> str:
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+def _hint(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or os.strerror(errno.ENOSPC) in str(error):
         return "the disk is full: free some space, lower [weights] keep, or move [weights] store"
-    return "look at the folder's rights and its disk, or set [weights] store to another one"
+    return "look at the store's rights, disk and network, or set [weights] store to another one"

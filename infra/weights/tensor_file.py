@@ -2,14 +2,14 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
+from infra.runs import durable
 from infra.weights.errors import WeightsCorrupt
-from infra.weights.file_layout import read_layout
+from infra.weights.file_layout import new_file, read_layout
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
@@ -17,7 +17,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
 
     Args:
         path: Must not exist.
-        tensors: On the CPU, contiguous, sharing no memory.
+        tensors: As for `chunks`.
 
     Returns:
         Size in bytes and SHA-256.
@@ -25,11 +25,23 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
     Raises:
         OSError: The disk did not take it.
     """
-    save_file(dict(tensors), path, metadata={"format": "pt"})
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), digest.hexdigest()
+    return durable.write(path, chunks(tensors))
+
+
+def chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file: its header, then a piece per tensor; nothing is copied.
+
+    Args:
+        tensors: On the CPU, contiguous.
+    """
+    kinds = {
+        name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        for name, tensor in tensors.items()
+    }
+    head, spans = new_file(kinds)
+    yield head
+    for name in spans:
+        yield tensors[name].detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def read(

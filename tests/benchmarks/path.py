@@ -289,5 +289,5 @@ def _publish_first_version(config: RunConfig) -> None:
     from safetensors.torch import load_file
 
     tensors = load_file(Path(config.model.path) / "model.safetensors")
-    store = WeightStore(RunFolder.of(config).weights(config))
+    store = WeightStore.at(RunFolder.of(config).weights(config))
     store.publish(tensors, version=0, run_id=RUN_ID, incarnation=1, step=0, dtype="float32")

@@ -55,7 +55,7 @@ class Final(Comparable):
     def read(cls, config: RunConfig) -> Self:
         """Read a run folder whose trainer has ended."""
         folder = RunFolder.of(config)
-        store = WeightStore(folder.weights(config))
+        store = WeightStore.at(folder.weights(config))
         newest = store.newest()
         assert newest is not None
         manifests = [store.manifest(version) for version in range(newest.version + 1)]
@@ -67,7 +67,7 @@ class Final(Comparable):
             weights_sha256=state["weights_sha256"],
             checkpoint_step=state["step"],
             stored=tuple((m.version, m.step, m.fingerprint) for m in manifests if m is not None),
-            files=tuple((file.name, file.size_bytes, file.sha256) for file in newest.files),
+            files=tuple((file.name, file.size_bytes, file.sha256) for file in newest.full),
             books=_books(ledger),
             ends={number: end.value for number, end in ends.items() if end is not None},
             metrics=_metrics(folder),

@@ -94,12 +94,12 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 
 def two_versions(root: Path, newer: Any) -> list[PreparedWeights]:
     """Those of the model folder `model0`, and a published version 1 of the weights of `newer`."""
-    store = WeightStore(root / "store")
+    store = WeightStore.at(root / "store")
     published = store.publish(
         newer.state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype="float32"
     )
     folder = root / "model0"
-    return [starting(folder, "float32"), prepare(store.folder, published, folder)]
+    return [starting(folder, "float32"), prepare(root / "store", published, folder)]
 
 
 async def started(name: str, folder: Path, weights: PreparedWeights) -> tuple[Engine, Turn]:

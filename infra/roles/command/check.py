@@ -178,7 +178,14 @@ def check_store(config: RunConfig) -> str:
     Raises:
         ConfigError: It cannot.
     """
-    store = RunFolder.of(config).weights(config)
+    location = RunFolder.of(config).weights(config)
+    if "://" in location:
+        from infra.weights.store import WeightStore
+
+        far = WeightStore.at(location)
+        far.check()
+        return f"{far.where} can be written"
+    store = Path(location)
     parent = next(path for path in (store, *store.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=parent):

@@ -1,20 +1,22 @@
-"""A weight file is damaged between its last byte and its manifest, so that everybody who is told
-of it finds it damaged.
+"""A version's files are damaged between their last byte and its manifest, so that everybody who is
+told of it finds it damaged. Of one that can be had in two ways, as a delta or whole, both are.
 
 Recovered: every rollout worker serves a newer version than the damaged one. That none ever served
 that one is found by the judge, in what was sampled.
 """
 
 import asyncio
-import contextlib
 import os
 import random
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from infra.roles.errors import WarrenError
 from infra.storm.schedule import Planned, role_of
 from infra.storm.world import RECOVERY_TIMEOUT_S, Outcome, World
-from infra.weights.manifest import Manifests
+from infra.weights.files.local import LocalFiles
+from infra.weights.store import WeightStore
 
 _LOOK_S = 0.002
 _NAMED_S = 5.0
@@ -54,36 +56,74 @@ async def _damage(
     world: World, fault: Planned, do: Callable[[Path, random.Random], str]
 ) -> Outcome | None:
     loop = asyncio.get_running_loop()
+    store = WeightStore.at(world.folder.weights(world.config))
     chance, deadline = random.Random(fault.seed), loop.time() + RECOVERY_TIMEOUT_S
-    while (found := await _next_version(world, deadline - loop.time())) is not None:
+    while (folder := await _next_version(store, deadline)) is not None:
         began = loop.time()
         try:
-            file = chance.choice(sorted(found.iterdir()))
-            where = do(file, chance)
-        except (OSError, IndexError):
+            harmed = await asyncio.to_thread(_harm, store, folder, do, chance)
+        except OSError:
             continue
-        version = version_of(found.name)
-        if not await _in_time(world, found):
+        version = version_of(folder)
+        if not harmed or not await _in_time(store, folder):
             continue
         survived = await world.watch.until(_healed(world, version), RECOVERY_TIMEOUT_S)
+        names, places = zip(*harmed, strict=True)
         return Outcome(
             survived=survived,
-            target=f"v{version}/{file.name}",
-            detail=f"{where}; refused {_refusals(world, version)} times",
+            target=f"v{version}/{'+'.join(names)}",
+            detail=f"{', '.join(places)}; refused {_refusals(world, version)} times",
             recovery_s=loop.time() - began if survived else None,
         )
     return None
 
 
-async def _in_time(world: World, folder: Path) -> bool:
+def _harm(
+    store: WeightStore, folder: str, do: Callable[[Path, random.Random], str], chance: random.Random
+) -> list[tuple[str, str]]:
+    """Damage a delta and a part of the whole copy, as far as there are such; names and places."""
+    names = store.files.names(folder)
+    whole = [name for name in names if name.endswith(".safetensors")]
+    kinds = ([name for name in names if name not in whole], whole)
+    return [_harm_one(store, folder, chance.choice(kind), do, chance) for kind in kinds if kind]
+
+
+def _harm_one(
+    store: WeightStore,
+    folder: str,
+    name: str,
+    do: Callable[[Path, random.Random], str],
+    chance: random.Random,
+) -> tuple[str, str]:
+    if isinstance(store.files, LocalFiles):
+        return name, do(Path(store.files.where) / folder / name, chance)
+    with tempfile.TemporaryDirectory() as own:
+        copy = Path(own) / name
+        copy.write_bytes(store.files.read(f"{folder}/{name}"))
+        where = do(copy, chance)
+        store.files.write(folder, {name: (copy.read_bytes(),)})
+    return name, where
+
+
+async def _in_time(store: WeightStore, folder: str) -> bool:
     """Whether nobody could have read the version before; and whether it is published at all."""
-    manifests, version = Manifests(folder.parent / "manifests"), version_of(folder.name)
+    version = version_of(folder)
 
     def named() -> bool:
-        found = manifests.read(version)
-        return found is not None and found.folder == folder.name
+        try:
+            found = store.manifest(version)
+        except WarrenError:
+            return False
+        return found is not None and found.folder == folder
 
-    return not named() and await world.watch.until(named, _NAMED_S)
+    if await asyncio.to_thread(named):
+        return False
+    deadline = asyncio.get_running_loop().time() + _NAMED_S
+    while asyncio.get_running_loop().time() < deadline:
+        if await asyncio.to_thread(named):
+            return True
+        await asyncio.sleep(_LOOK_S)
+    return False
 
 
 def _healed(world: World, version: int) -> Callable[[], bool]:
@@ -96,24 +136,23 @@ def _healed(world: World, version: int) -> Callable[[], bool]:
     return healed
 
 
-async def _next_version(world: World, timeout_s: float) -> Path | None:
-    """Folder of the next version, a few milliseconds after it appeared."""
-    store = world.folder.weights(world.config)
-    known = {path.name for path in _versions(store)}
-    fresh: list[Path] = []
-
-    def appeared() -> bool:
-        fresh.extend(path for path in _versions(store) if path.name not in known)
-        return bool(fresh)
-
-    await world.watch.until(appeared, timeout_s, every_s=_LOOK_S)
-    return fresh[0] if fresh else None
+async def _next_version(store: WeightStore, deadline: float) -> str | None:
+    """Folder of the next version, a few milliseconds after it appeared; None after the deadline, on
+    the loop's clock."""
+    known = set(await asyncio.to_thread(_versions, store))
+    while asyncio.get_running_loop().time() < deadline:
+        fresh = [name for name in await asyncio.to_thread(_versions, store) if name not in known]
+        if fresh:
+            return fresh[0]
+        await asyncio.sleep(_LOOK_S)
+    return None
 
 
-def _versions(store: Path) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return [path for path in store.iterdir() if version_of(path.name) >= 0]
-    return []
+def _versions(store: WeightStore) -> Sequence[str]:
+    try:
+        return [name for name in store.files.names() if version_of(name) >= 0]
+    except OSError:
+        return []
 
 
 def version_of(folder: str) -> int:

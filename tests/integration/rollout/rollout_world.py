@@ -42,7 +42,7 @@ class World:
         self.url = url
         self.model = folder / "model"
         self.models = {0: build(self.model, tied=False, seed=0)}
-        self.store = WeightStore(folder / "runs" / broker.run / "weights")
+        self.store = WeightStore.at(folder / "runs" / broker.run / "weights")
         self.workers: dict[str, asyncio.subprocess.Process] = {}
         self.rollouts: list[Rollout] = []
         self.failures: list[Failure] = []

@@ -133,7 +133,7 @@ class Yard:
                 "trainer": {"lr": 1e-4},
             }
         )
-        self.store = WeightStore(RunFolder.of(self.config).weights(self.config))
+        self.store = WeightStore.at(RunFolder.of(self.config).weights(self.config))
         self.rollouts: dict[str, list[Rollout]] = {}
         self.failures: list[Failure] = []
         self.hands: list[Hand] = []

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def size_of(config) -> dict[str, int]:
     return {
         "segments": len(segment_names(folder.journal)),
         "checkpoints": len(list(folder.checkpoints.iterdir())),
-        "versions": sum(path.is_dir() for path in folder.weights(config).iterdir()),
+        "versions": sum(path.is_dir() for path in Path(folder.weights(config)).iterdir()),
     }
 
 

@@ -55,7 +55,8 @@ class Room:
     """A trainer's publisher on a folder; another one on the same folder is its successor."""
 
     def __init__(self, folder: Path, config: RunConfig, told: Told) -> None:
-        self.store = WeightStore(folder / "weights")
+        self.refused = -1
+        self.store = WeightStore.at(folder / "weights")
         fence = Fence(Incarnations(folder / "incarnations"))
         opened = Opened(run_id="r", incarnation=fence.incarnation, step=0)
         self.chronicle = Chronicle(
@@ -67,7 +68,9 @@ class Room:
             max_fruitless=9,
         )
         context: Any = Context(config, told)
-        self.publisher = Publisher(context, self.chronicle, self.store, run_id="r")
+        self.publisher = Publisher(
+            context, self.chronicle, self.store, run_id="r", refused=lambda: self.refused
+        )
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from infra.roles import context as contexts
 from infra.roles.context import RoleContext
 from infra.roles.heartbeats import heartbeat_of
 from infra.runs.folder import RunFolder
+from infra.weights.errors import StoreFailed
 from schemas.config import RunConfig
 from schemas.control import Command, RunState, Wanted, WeightsPublished
 from schemas.headers import Headers
@@ -121,10 +122,15 @@ async def test_the_trainer_does_not_learn_its_run_from_another(tmp_path: Path) -
 async def test_the_run_is_learned_from_the_store_when_nobody_speaks(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failures = [StoreFailed("gone for a moment")]
+
     async def newest(*_: object) -> WeightsPublished:
+        if failures:
+            raise failures.pop()
         return weights(4, run_id="stored")
 
     monkeypatch.setattr("infra.roles.newest.newest_manifest", newest)
+    monkeypatch.setattr(contexts, "_STORE_PERIOD_S", 0.01)
     monkeypatch.setattr(contexts, "STORE_PATIENCE_S", 0.0 if not store else 3600.0)
     context = make(tmp_path, store=store)
     asking = asyncio.create_task(context.run_id())

@@ -1,7 +1,6 @@
 """Silence of the trainer: named, and answered by listening anew and reading the store."""
 
 import asyncio
-import errno
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from infra.roles import control
 from infra.roles.control import watch_silence
 from infra.runs.folder import RunFolder
+from infra.weights.errors import StoreFailed
 from schemas.config import RunConfig
 from schemas.control import RunState, WeightsPublished
 from tests.factories.contexts import role_context
@@ -40,7 +40,7 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
         run_id="a", version=3, incarnation=1, step=3, folder="v3", full=NO_WEIGHTS, fingerprint="f"
     )
 
-    failures = [OSError(errno.ESTALE, "Stale file handle")]
+    failures = [StoreFailed("cannot read the weight store: Stale file handle")]
 
     async def newest(*_: object) -> WeightsPublished:
         if failures:
@@ -65,4 +65,4 @@ async def test_who_hears_nothing_rebuilds_reads_the_store_and_recovers(
         await asyncio.sleep(0.001)
     watcher.cancel()
     assert "no word from the trainer" in caplog.text
-    assert "cannot read the weight store: [Errno 116] Stale file handle" in caplog.text
+    assert "cannot read the weight store: Stale file handle" in caplog.text

@@ -15,7 +15,7 @@ from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.metrics import MetricsFile
 from infra.storm.verdict import judge
-from infra.weights.manifest import Manifests
+from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 from schemas.control import WeightsPublished
 from schemas.journal import (
@@ -95,7 +95,7 @@ class RunMaker:
         self.config = config(root, **changes)
         self.folder = RunFolder.of(self.config)
         self.folder.root.mkdir(parents=True)
-        self.manifests = Manifests(self.folder.weights(self.config) / "manifests")
+        self.manifests = WeightStore.at(self.folder.weights(self.config)).manifests
         self.ledger = Ledger(Rules.of(self.config))
         self.journal = Journal(self.folder.journal, Opened(run_id=RUN_ID, incarnation=1, step=0))
 

@@ -1,5 +1,7 @@
 """The verdict on versions, lengths, rewards and faults: each planted breach is found."""
 
+from pathlib import Path
+
 import pytest
 
 from infra.storm.judge.history import read_history
@@ -36,7 +38,7 @@ def plant_foreign_manifest(run: RunMaker) -> str:
 
 
 def plant_damaged_manifest(run: RunMaker) -> str:
-    (run.folder.weights(run.config) / "manifests" / "00000001.json").write_text("{")
+    (Path(run.folder.weights(run.config)) / "manifests" / "00000001.json").write_text("{")
     return "the manifest of version 1 is damaged"
 
 

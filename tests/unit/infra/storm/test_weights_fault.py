@@ -58,7 +58,7 @@ def name_it(run: RunMaker, folder: Path) -> None:
 
 async def begin(run: RunMaker, version: int, *, named_before: bool) -> Path:
     """A version appears, and is harmed."""
-    store = run.folder.weights(run.config)
+    store = Path(run.folder.weights(run.config))
     partial = store / ".partial"
     partial.mkdir(parents=True)
     (partial / "model.safetensors").write_bytes(WHOLE)

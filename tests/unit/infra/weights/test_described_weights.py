@@ -17,9 +17,9 @@ def published(tmp_path, dtype="float32"):
         "model.norm.weight": torch.randn(5),
         "scale": torch.tensor(3.0),
     }
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore.at(tmp_path / "store")
     manifest = store.publish(tensors, version=4, run_id="r", incarnation=1, step=4, dtype=dtype)
-    return store.folder, manifest
+    return tmp_path / "store", manifest
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

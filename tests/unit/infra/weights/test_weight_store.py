@@ -46,13 +46,13 @@ def publish(store: WeightStore, version: int = 1, **changes) -> WeightsPublished
 
 
 def test_what_is_published_is_what_is_prepared(tmp_path):
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore.at(tmp_path / "store")
     tensors = some_tensors()
     published = publish(store, tensors=tensors)
     assert store.newest() == published
     assert store.manifest(1) == published
     assert store.manifest(2) is None
-    prepared = prepare(store.folder, published, tmp_path)
+    prepared = prepare(tmp_path / "store", published, tmp_path)
     assert prepared.version == 1
     assert prepared.fingerprint == published.fingerprint
     assert prepared.tensors.keys() == tensors.keys()
@@ -65,41 +65,20 @@ def test_what_is_published_is_what_is_prepared(tmp_path):
 
 
 def test_bfloat16_is_rounded_once(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     published = publish(store, dtype="bfloat16")
-    prepared = prepare(store.folder, published, tmp_path)
+    prepared = prepare(tmp_path, published, tmp_path)
     for name, tensor in some_tensors(1).items():
         assert torch.equal(prepared.tensors[name], tensor.to(torch.bfloat16))
 
 
-def test_an_empty_store_has_no_newest(tmp_path):
-    assert WeightStore(tmp_path / "nowhere").newest() is None
-
-
-def test_the_newest_below_a_version(tmp_path):
-    store = WeightStore(tmp_path)
-    published = {version: publish(store, version=version) for version in (1, 2, 5)}
-    assert store.newest(below=6) == published[5]
-    assert store.newest(below=5) == published[2]
-    assert store.newest(below=1) is None
-
-
-def test_a_version_is_published_once(tmp_path):
-    store = WeightStore(tmp_path)
-    first = publish(store, incarnation=1)
-    with pytest.raises(VersionExists, match="version 1"):
-        publish(store, incarnation=2, tensors=some_tensors(9))
-    assert store.newest() == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["manifests", first.folder])
-
-
 def test_a_rival_that_links_first_wins(tmp_path, monkeypatch):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     winner = publish(store, incarnation=2)
-    monkeypatch.setattr(store._manifests, "read", lambda version: None)
+    monkeypatch.setattr(store.manifests, "read", lambda version: None)
     with pytest.raises(VersionExists):
         publish(store, incarnation=1)
-    assert WeightStore(tmp_path).newest() == winner
+    assert WeightStore.at(tmp_path).newest() == winner
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["manifests", winner.folder])
 
 
@@ -107,30 +86,30 @@ def test_a_file_system_without_links_still_refuses_a_second(tmp_path, monkeypatc
     def no_link(source, target):
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr("infra.weights.manifest.os.link", no_link)
-    store = WeightStore(tmp_path)
+    monkeypatch.setattr("infra.weights.files.local.os.link", no_link)
+    store = WeightStore.at(tmp_path)
     first = publish(store)
-    monkeypatch.setattr(store._manifests, "read", lambda version: None)
+    monkeypatch.setattr(store.manifests, "read", lambda version: None)
     with pytest.raises(VersionExists):
         publish(store)
-    assert WeightStore(tmp_path).newest() == first
+    assert WeightStore.at(tmp_path).newest() == first
 
 
 def test_large_versions_are_cut_into_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("infra.weights.store.MAX_FILE_BYTES", 130)
-    store = WeightStore(tmp_path)
+    monkeypatch.setattr("infra.weights.publication.MAX_FILE_BYTES", 130)
+    store = WeightStore.at(tmp_path)
     published = publish(store)
     assert len(published.full) == 3
-    prepared = prepare(store.folder, published, tmp_path)
+    prepared = prepare(tmp_path, published, tmp_path)
     assert prepared.fingerprint == fingerprint(some_tensors(1))
 
 
 def test_tensors_that_share_memory_are_written_once(tmp_path):
     embedding = torch.randn(8, 4)
     tied = {"lm_head.weight": embedding, "model.embed_tokens.weight": embedding}
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     published = publish(store, tensors=tied)
-    prepared = prepare(store.folder, published, tmp_path)
+    prepared = prepare(tmp_path, published, tmp_path)
     assert set(prepared.tensors) == {"model.embed_tokens.weight"}
     assert published.full[0].size_bytes < 2 * embedding.nbytes + 8 + 200
     assert published.fingerprint == fingerprint(tied)
@@ -139,14 +118,14 @@ def test_tensors_that_share_memory_are_written_once(tmp_path):
 def test_views_and_transposes_are_written_as_they_look(tmp_path):
     base = torch.arange(24.0).reshape(4, 6)
     tensors = {"a": base[1:3], "b": base.T}
-    store = WeightStore(tmp_path)
-    prepared = prepare(store.folder, publish(store, tensors=tensors), tmp_path)
+    store = WeightStore.at(tmp_path)
+    prepared = prepare(tmp_path, publish(store, tensors=tensors), tmp_path)
     assert torch.equal(prepared.tensors["a"], base[1:3])
     assert torch.equal(prepared.tensors["b"], base.T)
 
 
 def test_prune_keeps_the_newest_and_every_manifest(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     manifests = [publish(store, version) for version in (1, 2, 3, 5)]
     orphan = tmp_path / "v00000002.i1.aaaaaaaa"
     orphan.mkdir()
@@ -165,7 +144,7 @@ def test_prune_keeps_the_newest_and_every_manifest(tmp_path):
 
 def test_clearing_takes_what_is_ours_and_leaves_what_else_lies_there(tmp_path):
     """`[weights] store` may be any folder: purging a run must not empty it."""
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     store.clear()
     publish(store, 1)
     ours = (".partial-v00000002.i1.bbbbbbbb", ".trash-v00000000.i1.cccccccc", ".trash-manifests/x")
@@ -179,7 +158,7 @@ def test_clearing_takes_what_is_ours_and_leaves_what_else_lies_there(tmp_path):
 
 
 def test_pruning_reads_no_more_manifests_than_it_keeps(tmp_path, monkeypatch):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     for version in range(6):
         publish(store, version)
     read: list[int] = []
@@ -190,16 +169,16 @@ def test_pruning_reads_no_more_manifests_than_it_keeps(tmp_path, monkeypatch):
 
 
 def test_a_reader_that_loses_the_race_is_told(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     first = publish(store, 1)
     publish(store, 2)
     store.prune(1)
     with pytest.raises(WeightsCorrupt, match="No such file"):
-        prepare(store.folder, first, tmp_path)
+        prepare(tmp_path, first, tmp_path)
 
 
 def test_an_unreadable_manifest_is_named_and_passed_over(tmp_path, caplog):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     first = publish(store, 1)
     (tmp_path / "manifests" / "00000002.json").write_text('{"version": 2')
     (tmp_path / "manifests" / "notes.json").write_text("")
@@ -216,28 +195,28 @@ def flip(path: Path, offset: int) -> None:
 
 
 def test_a_flipped_bit_is_found(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     published = publish(store)
-    flip(store.folder / published.folder / published.full[0].name, -5)
+    flip(tmp_path / published.folder / published.full[0].name, -5)
     with pytest.raises(WeightsCorrupt, match="sha256"):
-        prepare(store.folder, published, tmp_path)
+        prepare(tmp_path, published, tmp_path)
 
 
 def test_a_truncated_file_is_found_before_it_is_read(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     published = publish(store)
-    path = store.folder / published.folder / published.full[0].name
+    path = tmp_path / published.folder / published.full[0].name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(WeightsCorrupt, match="bytes"):
-        prepare(store.folder, published, tmp_path)
+        prepare(tmp_path, published, tmp_path)
 
 
 def test_a_manifest_that_promises_other_tensors_is_refused(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     published = publish(store)
     other = published.model_copy(update={"fingerprint": fingerprint(some_tensors(7))})
     with pytest.raises(WeightsCorrupt, match="fingerprint"):
-        prepare(store.folder, other, tmp_path)
+        prepare(tmp_path, other, tmp_path)
 
 
 def file_of(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
@@ -341,7 +320,7 @@ def test_a_tied_head_counts_once_in_whatever_form():
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_model_folder_has_the_fingerprint_of_its_publication(tmp_path, tied):
     model = models.build(tmp_path / "model", tied=tied, seed=1)
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore.at(tmp_path / "store")
     tensors = dict(model.state_dict())
     for dtype in ("float32", "bfloat16"):
         version = len(dtype)
@@ -357,12 +336,12 @@ def test_a_model_folder_without_safetensors_is_refused(tmp_path):
 def test_a_store_that_is_a_file_is_refused_with_advice(tmp_path):
     (tmp_path / "store").write_text("")
     with pytest.raises(StoreUnusable, match=r"\[weights\] store") as caught:
-        WeightStore(tmp_path / "store").check()
+        WeightStore.at(tmp_path / "store").check()
     assert caught.value.exit_code == ExitCode.USAGE
 
 
 def test_a_usable_store_passes_and_stays_clean(tmp_path):
-    WeightStore(tmp_path / "a" / "b").check()
+    WeightStore.at(tmp_path / "a" / "b").check()
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -370,8 +349,8 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("infra.weights.tensor_file.save_file", full)
-    store = WeightStore(tmp_path)
+    monkeypatch.setattr("infra.weights.files.local.write", full)
+    store = WeightStore.at(tmp_path)
     with pytest.raises(StoreFailed, match="disk is full"):
         publish(store)
     assert store.newest() is None
@@ -379,7 +358,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_write_that_the_system_cuts_short_is_a_clear_error(tmp_path):
-    store = WeightStore(tmp_path)
+    store = WeightStore.at(tmp_path)
     first = publish(store, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))

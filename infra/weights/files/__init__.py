@@ -1,0 +1,1 @@
+"""Where versions lie: a local folder, or anything that fsspec can address."""
