@@ -1,5 +1,6 @@
 """A version on its way into the store: cast, compared with the one before it, cut into files."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -104,7 +105,9 @@ def publication(
     delta: dict[str, Chunks] = {}
     if encoded is not None:
         share = encoded.size_bytes / max(1, encoded.full_bytes)
-        metrics |= {"weights/delta_share": share}
+        num_elements = sum(tensor.numel() for tensor in tensors.values())
+        changed = encoded.num_changed / max(1, num_elements)
+        metrics |= {"weights/delta_share": share, "weights/changed_share": changed}
         if share <= MAX_DELTA_SHARE:
             delta = {DELTA_FILE: encoded.body}
     full = filed(tensors, MAX_FILE_BYTES) if keyframe or not delta else []

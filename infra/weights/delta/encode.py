@@ -40,14 +40,23 @@ class EncodedDelta:
     """Fingerprint entries of the new state, by name; of all tensors."""
     changed: frozenset[str]
     """Tensors of which any element changed."""
+    num_changed: int
+    """Elements, of all tensors."""
     fingerprint: str
     """Of the new state."""
 
 
 class _Coded(NamedTuple):
     piece: header.Piece
+    num_changed: int
     gaps: Bytes
     planes: Bytes
+
+
+class _Chunk(NamedTuple):
+    pieces: list[header.Piece]
+    num_changed: int
+    stored: bytes
 
 
 def encode_delta(
@@ -69,7 +78,7 @@ def encode_delta(
     _compare(base, new)
     before, after = ([_bits(side[name]) for name in names] for side in (base, new))
 
-    def code(spans: list[Span]) -> tuple[list[header.Piece], bytes]:
+    def code(spans: list[Span]) -> _Chunk:
         return _chunk(
             [
                 _piece(before[at][start:stop], after[at][start:stop], mode)
@@ -82,7 +91,7 @@ def encode_delta(
         digests = list(pool.map(_digest, after))
         coded = list(pool.map(code, plan))
     told = _header(names, new, digests, plan, coded)
-    body = [header.pack(told), *(stored for _, stored in coded if stored)]
+    body = [header.pack(told), *(chunk.stored for chunk in coded if chunk.stored)]
     entries = {tensor.name: tensor.entry for tensor in told.tensors}
     return EncodedDelta(
         body=body,
@@ -90,6 +99,7 @@ def encode_delta(
         full_bytes=sum(bits.nbytes for bits in after),
         entries=entries,
         changed=frozenset(tensor.name for tensor in told.tensors if tensor.is_changed),
+        num_changed=sum(chunk.num_changed for chunk in coded),
         fingerprint=of_entries(entries),
     )
 
@@ -99,11 +109,11 @@ def _header(
     new: "Mapping[str, torch.Tensor]",
     digests: list[str],
     plan: list[list[Span]],
-    coded: list[tuple[list[header.Piece], bytes]],
+    coded: list[_Chunk],
 ) -> header.Header:
     pieces: list[list[header.Piece]] = [[] for _ in names]
-    for spans, (of_chunk, _) in zip(plan, coded, strict=True):
-        for span, piece in zip(spans, of_chunk, strict=True):
+    for spans, chunk in zip(plan, coded, strict=True):
+        for span, piece in zip(spans, chunk.pieces, strict=True):
             pieces[span.tensor].append(piece)
     tensors = (
         header.TensorHeader(
@@ -115,7 +125,7 @@ def _header(
         )
         for name, digest, of_tensor in zip(names, digests, pieces, strict=True)
     )
-    return header.Header(tensors=tuple(tensors), stored=tuple(len(stored) for _, stored in coded))
+    return header.Header(tensors=tuple(tensors), stored=tuple(len(chunk.stored) for chunk in coded))
 
 
 def _compare(base: "Mapping[str, torch.Tensor]", new: "Mapping[str, torch.Tensor]") -> None:
@@ -150,23 +160,23 @@ def _piece(before: Bits, after: Bits, mode: Mode) -> _Coded:
     """Code one piece, the smaller way where that is in doubt."""
     positions = np.flatnonzero(before != after)
     if not positions.size:
-        return _Coded(("same", 0, 0), np.empty(0, np.uint8), planes_of(after[:0]))
+        return _Coded(("same", 0, 0), 0, np.empty(0, np.uint8), planes_of(after[:0]))
     gaps = gaps_of(positions)
     values = after[positions]
     if mode == "step":
         values = zigzag(values - before[positions])
-    coded = _Coded((mode, positions.size, gaps.size), gaps, planes_of(values))
+    coded = _Coded((mode, positions.size, gaps.size), positions.size, gaps, planes_of(values))
     if positions.size <= _DENSE * after.size:
         return coded
-    raw = _Coded(("raw", after.size, 0), gaps[:0], planes_of(after))
+    raw = _Coded(("raw", after.size, 0), positions.size, gaps[:0], planes_of(after))
     return min(coded, raw, key=lambda way: len(_packed([way])))
 
 
-def _chunk(coded: list[_Coded]) -> tuple[list[header.Piece], bytes]:
+def _chunk(coded: list[_Coded]) -> _Chunk:
     pieces = [each.piece for each in coded]
-    if all(kind == "same" for kind, _, _ in pieces):
-        return pieces, b""
-    return pieces, _packed(coded)
+    same = all(kind == "same" for kind, _, _ in pieces)
+    num_changed = sum(each.num_changed for each in coded)
+    return _Chunk(pieces, num_changed, b"" if same else _packed(coded))
 
 
 def _packed(coded: list[_Coded]) -> bytes:
