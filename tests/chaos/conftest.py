@@ -116,7 +116,7 @@ def recipe(folder: Path, model: Path, name: str, *, forgetful: bool) -> RunConfi
             "max_staleness": 0.5,
         },
         "trainer": {"lr": 1e-3, "warmup_steps": 2, "micro_batch_tokens": 64},
-        "weights": {"keep": 2},
+        "weights": {"codec": "step", "keyframe_every": 3},
         "checkpoint": {"every": 2, "keep": 2, **({"journal_bytes": 0} if forgetful else {})},
         "eval": {"every": 3, "prompts": EVAL_PROMPTS},
         "deadlines": {

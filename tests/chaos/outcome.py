@@ -1,7 +1,9 @@
 """What a run came to, read from its folder: journal, newest checkpoint, weight store, metrics."""
 
 import json
+import tempfile
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Self
 
 from consumers.trainer.books.balance import Rules
@@ -9,8 +11,10 @@ from consumers.trainer.books.ledger import Ledger
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
+from infra.weights.local.weights import LocalWeights
 from infra.weights.store import WeightStore
 from schemas.config import RunConfig
+from schemas.control import WeightsPublished
 from schemas.headers import Purpose
 from schemas.journal import (
     Arrived,
@@ -42,8 +46,8 @@ class Final(Comparable):
     checkpoint_step: int
     stored: tuple[tuple[int, int, str], ...]
     """Version, step, fingerprint of every manifest."""
-    files: tuple[tuple[str, int, str], ...]
-    """Of the newest version: name, size, SHA-256."""
+    read: str
+    """Fingerprint of the newest version as a worker reads it that joins."""
     books: dict[str, int]
     """Of the ledger in the newest checkpoint."""
     ends: dict[int, str]
@@ -67,7 +71,7 @@ class Final(Comparable):
             weights_sha256=state["weights_sha256"],
             checkpoint_step=state["step"],
             stored=tuple((m.version, m.step, m.fingerprint) for m in manifests if m is not None),
-            files=tuple((file.name, file.size_bytes, file.sha256) for file in newest.full),
+            read=_read(store, newest, Path(config.model.path)),
             books=_books(ledger),
             ends={number: end.value for number, end in ends.items() if end is not None},
             metrics=_metrics(folder),
@@ -164,6 +168,15 @@ def _books(ledger: Ledger) -> dict[str, int]:
         "published_step": ledger.published_step,
         **{end.value: count for end, count in ledger.ends.counts.items()},
     }
+
+
+def _read(store: WeightStore, published: WeightsPublished, model_folder: Path) -> str:
+    with tempfile.TemporaryDirectory() as cache:
+        weights = LocalWeights(store, model_folder=model_folder, cache=cache)
+        try:
+            return weights.prepare(published).fingerprint
+        finally:
+            weights.close()
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:

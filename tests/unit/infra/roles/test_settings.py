@@ -173,6 +173,18 @@ def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, override: str, r
     assert reason in complaint(write(tmp_path, GOOD), override)
 
 
+@pytest.mark.parametrize("store", ["ftp://me:geheim@host/store", "s3://bucket/store?key=geheim"])
+def test_a_store_that_holds_a_secret_is_refused_and_not_shown(tmp_path: Path, store: str) -> None:
+    said = complaint(write(tmp_path, GOOD), f"weights.store={store}")
+    assert "credentials in the environment" in said
+    assert "geheim" not in said
+
+
+def test_an_account_in_a_store_is_no_secret(tmp_path: Path) -> None:
+    store = "abfs://container@account.dfs.core.windows.net/store"
+    assert load_config(write(tmp_path, GOOD), [f"weights.store={store}"]).weights.store == store
+
+
 def test_what_a_resolved_recipe_says_of_them_is_taken(tmp_path: Path) -> None:
     resolved = to_toml(load_config(write(tmp_path, GOOD)))
     assert "keyframe_every" in resolved and "backends" in resolved

@@ -46,6 +46,7 @@ def config(root: Path, **changes) -> RunConfig:
             "rollout": {"engine": changes.pop("engine", "simulated")},
             "reward": {"functions": [{"use": "exact_match"}]},
             "trainer": {"lr": 1e-3},
+            "weights": changes.pop("weights", {}),
             "algorithm": algorithm | changes,
         }
     )

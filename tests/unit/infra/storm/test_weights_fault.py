@@ -10,6 +10,8 @@ from infra.storm.faults import weights
 from infra.storm.schedule import Planned
 from infra.storm.watch import Seen, Watch
 from infra.storm.world import World
+from infra.weights.errors import WeightsCorrupt
+from infra.weights.store import WeightStore
 from schemas.control import WeightFile, WeightsPublished
 from schemas.storm import FaultKind
 from tests.unit.infra.storm.judged_runs import RUN_ID, RunMaker
@@ -24,6 +26,10 @@ def run(tmp_path: Path) -> RunMaker:
 
 @pytest.fixture
 def world(run: RunMaker, tmp_path: Path) -> World:
+    return world_of(run, tmp_path)
+
+
+def world_of(run: RunMaker, tmp_path: Path) -> World:
     """A run folder, and a worker to be seen."""
     nothing: Any = None
     return World(
@@ -88,3 +94,48 @@ async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_t
     outcome = await task
     assert outcome is not None
     assert (outcome.survived, outcome.target) == (True, "v2/model.safetensors")
+
+
+async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
+    run: RunMaker, world: World
+) -> None:
+    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_TRUNCATE, target="weights", seed=3)
+    task = asyncio.create_task(weights.truncate(world, fault))
+    await asyncio.sleep(0.05)
+    store = Path(run.folder.weights(run.config))
+    partial = store / ".partial"
+    partial.mkdir(parents=True)
+    for name in ("delta.bin", "model-00001-of-00002.safetensors"):
+        (partial / name).write_bytes(WHOLE)
+    folder = store / "v00000004.i1.0123abcd"
+    partial.rename(folder)
+    while any(path.stat().st_size == len(WHOLE) for path in folder.iterdir()):
+        await asyncio.sleep(0.001)
+    name_it(run, folder)
+    world.watch.latest["rollout-1"] = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=5)
+    outcome = await task
+    assert outcome is not None
+    assert outcome.target == "v4/delta.bin+model-00001-of-00002.safetensors"
+    assert outcome.detail.count("of 256 bytes left") == 2
+
+
+async def test_a_store_behind_a_url_is_harmed_like_a_folder(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    run = RunMaker(tmp_path, weights={"store": url})
+    store, folder = WeightStore.at(url), "v00000004.i1.0123abcd"
+    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
+    world = world_of(run, tmp_path)
+    task = asyncio.create_task(weights.flip(world, fault))
+    await asyncio.sleep(0.05)
+    (file,) = store.files.write(folder, {"delta.bin": (WHOLE,)})
+    while store.files.read(f"{folder}/delta.bin") == WHOLE:
+        await asyncio.sleep(0.001)
+    name_it(run, Path(folder))
+    world.watch.latest["rollout-1"] = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=5)
+    outcome = await task
+    assert outcome is not None
+    assert (outcome.survived, outcome.target) == (True, "v4/delta.bin")
+    published = store.manifest(4)
+    assert published is not None
+    with pytest.raises(WeightsCorrupt, match="sha256"):
+        store.fetch(published, file, tmp_path)

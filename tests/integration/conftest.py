@@ -6,15 +6,15 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from fsspec.core import url_to_fs
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
 
 
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
     """Where it listens. It answers one request after the other: its own tests of `If-None-Match`
     are not atomic otherwise."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = DomainDispatcherApplication(create_backend_app)
     server = make_server("127.0.0.1", 0, app, threaded=False)
@@ -35,6 +35,8 @@ def s3(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
+    from fsspec.core import url_to_fs
+
     bucket = f"bucket-{secrets.token_hex(4)}"
     fs, _ = url_to_fs("s3://")
     fs.mkdir(bucket)
