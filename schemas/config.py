@@ -215,6 +215,10 @@ class WeightsSection(Frozen):
     """Versions from one that is stored whole to the next; who joins begins with the newest."""
     keep: int = Field(default=2, ge=2)
     """Newest whole versions that stay in the store, with all versions since."""
+    cache: str = ""
+    """Folder in which each rollout worker keeps the version that it serves and the one in the
+    making, with room for three copies; empty is shared memory, or where that is too small, the
+    folder for temporary files."""
 
 
 class CheckpointSection(Frozen):

@@ -16,7 +16,7 @@ from consumers.rollout.runner import Loop, Runner
 from consumers.rollout.slots import Slots
 from consumers.rollout.swap import Swap
 from consumers.rollout.sweep import Sweep
-from consumers.rollout.sync import Prepare, ReadNewest, WeightSync
+from consumers.rollout.sync import HeldWeights, ReadNewest, WeightSync
 from infra.roles.context import RoleContext
 from schemas.control import RunState, Wanted
 
@@ -103,7 +103,7 @@ def build_floor(
     gate: Gate,
     limits: Limits,
     newest: ReadNewest,
-    prepare: Prepare,
+    weights: HeldWeights,
 ) -> Floor:
     """Connect the parts.
 
@@ -114,7 +114,7 @@ def build_floor(
         gate: What the loop awaits before each request.
         limits: Of this worker.
         newest: Reads the newest manifest of this run.
-        prepare: Fetches and verifies a version, in a thread.
+        weights: Fetches and verifies versions.
     """
     broker, counters, holds = context.broker, Counters(), Holds()
     slots = Slots(limits.slots, broker.held)
@@ -128,7 +128,7 @@ def build_floor(
     )
     sync = WeightSync(
         newest=newest,
-        prepare=prepare,
+        weights=weights,
         swap=swap,
         on_refused=departure.give_back_waiting,
         holds=holds,

@@ -4,6 +4,7 @@ heard (broadcast, RunState, silence) -> prepare in a thread -> newer heard? prep
                                            | missing, corrupt: keep serving, read the store
                                            v
                      progress of resumed rollouts -> swap (swap.py) -> admission, snapshots first
+                                                       | refused: dropped, the old one serves
 """
 
 import asyncio
@@ -27,7 +28,29 @@ MAX_SKIPS = 2
 """Prepared versions in a row that are not served because a newer one was heard."""
 
 ReadNewest = Callable[[int | None], Awaitable[WeightsPublished | None]]
-Prepare = Callable[[WeightsPublished], PreparedWeights]
+
+
+class HeldWeights(Protocol):
+    """The version that this worker holds, and the one in the making. All of it blocks.
+
+    `infra.weights.local.weights.LocalWeights`, or `DescribedWeights` for engines without tensors.
+    """
+
+    def prepare(self, published: WeightsPublished) -> PreparedWeights:
+        """Fetch and verify a version beside the one that is held.
+
+        Raises:
+            WarrenError: It cannot be had; what is held is as it was.
+        """
+
+    def taken(self, version: int) -> None:
+        """The engine serves what was prepared last."""
+
+    def discard(self) -> None:
+        """The engine does not serve what was prepared last."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
 
 
 class Swaps(Protocol):
@@ -50,7 +73,7 @@ class WeightSync:
 
     Args:
         newest: Reads the newest manifest from the store, or the newest below a version.
-        prepare: Fetches and verifies a version; blocks, runs in a thread.
+        weights: Fetches and verifies versions, in a thread.
         swap: Puts it into the engine.
         on_refused: Gives back what waits for a version that will not be served.
         holds: Told when this worker is too far behind.
@@ -63,7 +86,7 @@ class WeightSync:
         self,
         *,
         newest: ReadNewest,
-        prepare: Prepare,
+        weights: HeldWeights,
         swap: Swaps,
         on_refused: Callable[[], Awaitable[None]],
         holds: Holds,
@@ -72,7 +95,7 @@ class WeightSync:
         limits: Limits,
     ) -> None:
         self._read_newest = newest
-        self._prepare = prepare
+        self._weights = weights
         self._swap = swap
         self._on_refused = on_refused
         self._holds = holds
@@ -160,13 +183,26 @@ class WeightSync:
             taken = await self._swap(
                 weights, fetch_s=self._fetch_s, reread=partial(self._read, target)
             )
-            del weights  # host memory of a whole model
+            del weights  # nothing keeps its files mapped
+            await self.settle(target.version, taken=taken)
             self._unusable = self._refuses = -1 if taken else target.version
             refused = f"the engine refuses version {target.version}"
             self._holds.put("weights", "" if taken else refused)
             if not taken:
                 await self._on_refused()
             self._note_lag()
+
+    async def settle(self, version: int, *, taken: bool) -> None:
+        """What was prepared last is held from now on, or dropped.
+
+        Args:
+            version: Of it.
+            taken: Whether the engine serves it.
+        """
+        if taken:
+            await asyncio.to_thread(self._weights.taken, version)
+        else:
+            await asyncio.to_thread(self._weights.discard)
 
     async def _next_target(self) -> WeightsPublished:
         while True:
@@ -252,7 +288,7 @@ class WeightSync:
             self._counters.weights_refused += 1
 
     async def _read(self, published: WeightsPublished) -> PreparedWeights:
-        return await asyncio.to_thread(self._prepare, published)
+        return await asyncio.to_thread(self._weights.prepare, published)
 
     def _note_lag(self) -> None:
         served = self._swap.version

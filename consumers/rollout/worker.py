@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumers.rollout.engines.base import Engine
+from consumers.rollout.engines.build import check_engine, held_weights
 from consumers.rollout.floor import Floor, build_floor
 from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
@@ -32,7 +33,8 @@ from infra.roles.errors import ConfigError
 from infra.roles.lifecycle import run_role, serve
 from infra.roles.newest import newest_manifest
 from infra.roles.registry import resolve
-from infra.weights.prepared import PreparedWeights
+from infra.weights.local.cache import check_place
+from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 from schemas.control import Wanted, WeightsPublished
 from schemas.work import RolloutTask
@@ -64,9 +66,8 @@ def check(config: RunConfig) -> list[str]:
     Raises:
         ConfigError: What is wrong, and what would be right.
     """
-    from consumers.rollout.engines.build import check_engine
-
     check_engine(config)
+    check_place(config.weights.cache)
     rollout = config.rollout
     renderer, parser, tools = _parts(config)
     tools.specs(rollout.tools)
@@ -138,17 +139,12 @@ async def serve_rollouts(
     async with context.waits("the engine to be imported", deadline_s=config.deadlines.stall):
         engine = await asyncio.to_thread(build_engine or _build_engine, config)
         loop = await asyncio.to_thread(make_loop or _make_loop, context, engine, gate)
-    store, model = Path(context.folder.weights(config)), Path(config.model.path)
+    weights = held_weights(config, WeightStore.at(context.folder.weights(config)))
 
     async def newest(below: int | None = None) -> WeightsPublished | None:
         manifest = await newest_manifest(context.folder, config, below=below)
         ours = manifest is not None and manifest.run_id == context.known_run_id
         return manifest if ours else None
-
-    def prepare(published: WeightsPublished) -> PreparedWeights:
-        from consumers.rollout.engines.build import prepare_for
-
-        return prepare_for(config)(store, published, model)
 
     floor = build_floor(
         context,
@@ -157,7 +153,7 @@ async def serve_rollouts(
         gate=gate,
         limits=limits or Limits.of(config),
         newest=newest,
-        prepare=prepare,
+        weights=weights,
     )
     context.heartbeat(floor.describe)
     context.on_weights(floor.sync.hear)
@@ -167,15 +163,19 @@ async def serve_rollouts(
             with Watchdog(floor.limits.stall_timeout_s):
                 await _work(context, floor)
     finally:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                await engine.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await engine.close()
+        finally:
+            await asyncio.to_thread(weights.close)
 
 
 async def _start(context: RoleContext, floor: Floor) -> None:
     weights = await floor.sync.first()
     async with context.waits("the engine to start", deadline_s=floor.limits.stall_s):
         await floor.swap.start(weights)
+    await floor.sync.settle(weights.version, taken=True)
     logger.info(
         "serving version %d · %d slots · fingerprint %s",
         floor.swap.version,

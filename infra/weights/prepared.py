@@ -1,12 +1,11 @@
 """Weights that are verified and ready to be loaded."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.weights.errors import WeightsCorrupt
-from schemas.control import WeightFile, WeightsPublished
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +20,11 @@ class PreparedWeights:
     model_folder: Path
     """Config and tokenizer, in Hugging Face layout."""
     files: tuple[Path, ...]
-    """Verified safetensors files; empty for the starting model's own."""
+    """Verified safetensors files, all of the version, to be mapped or read while it is loaded: they
+    may be gone afterwards. Empty for the starting model's own."""
     tensors: "Mapping[str, torch.Tensor]"
-    """By Hugging Face name, in host memory; all of them."""
+    """By Hugging Face name, all of them, in host memory; mapped from `files` where there are such:
+    what nobody looks at takes no memory."""
     base_fingerprint: str = ""
     """What `changed` is relative to."""
     changed: frozenset[str] | None = None
@@ -37,41 +38,6 @@ class ServedWeights:
 
     version: int
     fingerprint: str
-
-
-def verified(
-    store_folder: Path,
-    published: WeightsPublished,
-    model_folder: Path,
-    *,
-    read: Callable[[Path, WeightFile], Mapping[str, Any]],
-    measure: Callable[[Mapping[str, Any]], str],
-) -> PreparedWeights:
-    """Read every file of a version, and compare the fingerprint with its manifest's.
-
-    Raises:
-        WeightsCorrupt: Not a full version, a name in two files, or another fingerprint.
-    """
-    if not published.full:
-        raise WeightsCorrupt(f"version {published.version} is a delta; need a full one")
-    folder = store_folder / published.folder
-    files = tuple(folder / file.name for file in published.full)
-    tensors = joined(
-        (path, read(path, file)) for path, file in zip(files, published.full, strict=True)
-    )
-    measured = measure(tensors)
-    if measured != published.fingerprint:
-        raise WeightsCorrupt(
-            f"version {published.version} has fingerprint {measured}, "
-            f"its manifest says {published.fingerprint}"
-        )
-    return PreparedWeights(
-        version=published.version,
-        fingerprint=measured,
-        model_folder=model_folder,
-        files=files,
-        tensors=tensors,
-    )
 
 
 def joined(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import torch
 from infra.weights import tensor_file
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.fingerprint import fingerprint
-from infra.weights.prepared import PreparedWeights, joined, verified
-from schemas.control import WeightFile, WeightsPublished
+from infra.weights.prepared import PreparedWeights, joined
+from schemas.control import WeightsPublished
 
 
 def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path) -> PreparedWeights:
@@ -24,7 +24,27 @@ def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path)
     Raises:
         WeightsCorrupt: Missing (pruned, say), damaged, or not what the manifest says.
     """
-    return verified(store_folder, published, model_folder, read=_read, measure=fingerprint)
+    if not published.full:
+        raise WeightsCorrupt(f"version {published.version} is a delta; need a full one")
+    folder = store_folder / published.folder
+    files = tuple(folder / file.name for file in published.full)
+    tensors = joined(
+        (path, tensor_file.read(path, size_bytes=file.size_bytes, sha256=file.sha256))
+        for path, file in zip(files, published.full, strict=True)
+    )
+    measured = fingerprint(tensors)
+    if measured != published.fingerprint:
+        raise WeightsCorrupt(
+            f"version {published.version} has fingerprint {measured}, "
+            f"its manifest says {published.fingerprint}"
+        )
+    return PreparedWeights(
+        version=published.version,
+        fingerprint=measured,
+        model_folder=model_folder,
+        files=files,
+        tensors=tensors,
+    )
 
 
 def starting(model_folder: Path, dtype: torch.dtype | str, *, version: int = 0) -> PreparedWeights:
@@ -56,7 +76,3 @@ def starting(model_folder: Path, dtype: torch.dtype | str, *, version: int = 0) 
         files=(),
         tensors=tensors,
     )
-
-
-def _read(path: Path, file: WeightFile) -> dict[str, torch.Tensor]:
-    return tensor_file.read(path, size_bytes=file.size_bytes, sha256=file.sha256)

@@ -1,6 +1,8 @@
 """`make bench`: CPU per rollout of the whole path, by role and operation, and how it grows.
 
 `python -m tests.benchmarks [codec|help|path|growth|ledger|replay] [--rollouts N]`
+`python -m tests.benchmarks weights_memory [--engine E]`: a worker's memory over weight updates.
+`python -m tests.benchmarks joining`: a worker joins from a keyframe and deltas, one is killed.
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
 """
@@ -13,7 +15,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import codec, ledger, path, raw_pika, replay, soak
+from tests.benchmarks import (
+    codec,
+    joining,
+    ledger,
+    path,
+    raw_pika,
+    replay,
+    soak,
+    weights_memory,
+)
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
@@ -116,6 +127,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
     parser.add_argument("--folder", type=Path, help="where the soak's run and samples stay")
     parser.add_argument("--read", type=Path, help="samples of a former soak, to show again")
+    parser.add_argument("--engine", action="append", help="of weights_memory; may be repeated")
     options = parser.parse_args()
     for what in options.what:
         match what:
@@ -131,10 +143,14 @@ def main() -> None:
                 show_ledger()
             case "replay":
                 show_replay()
+            case "weights_memory":
+                weights_memory.show(tuple(options.engine or ("transformers", "vllm")))
+            case "joining":
+                joining.show()
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:
-                known = "codec, help, path, growth, ledger, replay, soak"
+                known = "codec, help, path, growth, ledger, replay, weights_memory, joining, soak"
                 parser.error(f"{what!r} is none of {known}")
 
 

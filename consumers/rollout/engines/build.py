@@ -1,19 +1,19 @@
 """The engine that a recipe names; nothing heavy is imported before."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.engines.options import check_sampling
 from infra.roles.errors import ConfigError
-from infra.weights.prepared import PreparedWeights
+from infra.weights.store import WeightStore
 from schemas.config import RunConfig
-from schemas.control import WeightsPublished
+
+if TYPE_CHECKING:
+    from infra.weights.described import DescribedWeights
+    from infra.weights.local.weights import LocalWeights
 
 AVAILABLE = ("transformers", "vllm", "simulated")
-
-Prepare = Callable[[Path, WeightsPublished, Path], PreparedWeights]
-"""From weight store, manifest and model folder to verified weights."""
 
 
 def build_engine(config: RunConfig) -> Engine:
@@ -58,15 +58,16 @@ def build_engine(config: RunConfig) -> Engine:
     )
 
 
-def prepare_for(config: RunConfig) -> Prepare:
-    """What reads and verifies weights for the engine of a recipe; it blocks."""
+def held_weights(config: RunConfig, store: WeightStore) -> "LocalWeights | DescribedWeights":
+    """What fetches, verifies and holds weights for the engine of a recipe; it blocks."""
+    folder = Path(config.model.path)
     if config.rollout.engine == "simulated":
-        from infra.weights import described
+        from infra.weights.described import DescribedWeights
 
-        return described.prepare
-    from infra.weights import reader
+        return DescribedWeights(store, model_folder=folder)
+    from infra.weights.local.weights import LocalWeights
 
-    return reader.prepare
+    return LocalWeights(store, model_folder=folder, cache=config.weights.cache)
 
 
 def check_engine(config: RunConfig) -> None:

@@ -1,6 +1,7 @@
 """A tiny run without trainer: tasks in, worker processes, rollouts out, and an oracle."""
 
 import asyncio
+import copy
 import json
 import os
 import signal
@@ -15,8 +16,11 @@ import torch
 from infra.amqp.codec import decode, encode
 from infra.amqp.connection import Broker
 from infra.amqp.message import Outgoing
+from infra.weights.fingerprint import entries_of
+from infra.weights.publication import Base, casted
 from infra.weights.store import WeightStore
 from schemas.chat import ChatMessage, Speaker
+from schemas.control import WeightsPublished
 from schemas.headers import Headers
 from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling
 from tests.factories.models import build
@@ -34,14 +38,28 @@ class World:
         folder: Of everything.
         broker: The test's own connection.
         url: Of the broker, for the workers.
+        make: Saves a random model with this seed into a folder.
+        dtype: Of the model.
     """
 
-    def __init__(self, folder: Path, broker: Broker, url: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: Broker,
+        url: str,
+        *,
+        make: Callable[[Path, int], Any] = lambda path, seed: build(path, tied=False, seed=seed),
+        dtype: str = "float32",
+    ) -> None:
+        self._make = make
+        self._dtype = dtype
+        self._base: Base | None = None
+        self.sections: dict[str, Any] = {}
         self.folder = folder
         self.broker = broker
         self.url = url
         self.model = folder / "model"
-        self.models = {0: build(self.model, tied=False, seed=0)}
+        self.models = {0: make(self.model, 0)}
         self.store = WeightStore.at(folder / "runs" / broker.run / "weights")
         self.workers: dict[str, asyncio.subprocess.Process] = {}
         self.rollouts: list[Rollout] = []
@@ -51,21 +69,64 @@ class World:
     def build(self, version: int) -> None:
         """Random weights of their own, not published yet."""
         if version not in self.models:
-            self.models[version] = build(self.folder / f"model-{version}", tied=False, seed=version)
+            self.models[version] = self._make(self.folder / f"model-{version}", version)
 
-    async def publish_weights(self, version: int) -> None:
-        """Put a version into the store and broadcast it."""
+    def nudge(self, version: int, names: Callable[[str], bool], share: float = 0.02) -> None:
+        """A version that differs from the one before it in a share of the elements of the
+        parameters that are named."""
+        torch.manual_seed(version)
+        self.models[version] = copy.deepcopy(self.models[version - 1])
+        with torch.no_grad():
+            for name, parameter in self.models[version].named_parameters():
+                if names(name):
+                    moved = torch.rand(parameter.shape) < share
+                    parameter[moved] = parameter[moved] * 1.5
+
+    def damage(self, version: int) -> None:
+        """Flip a bit in every file of a version in the store."""
+        (folder,) = Path(self.store.where).glob(f"v{version:08d}.*")
+        for path in folder.iterdir():
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+
+    async def publish_weights(
+        self, version: int, *, keyframe: bool = True, told: bool = True
+    ) -> WeightsPublished:
+        """Put a version into the store and broadcast it: whole, and what changed since the one
+        before.
+
+        Args:
+            version: With a model of its own if it has none yet.
+            keyframe: Whether it is stored whole, too.
+            told: Whether it is broadcast.
+        """
         self.build(version)
-        published = await asyncio.to_thread(
-            self.store.publish,
-            dict(self.models[version].state_dict()),
+        published, self._base = await asyncio.to_thread(self._publish, version, keyframe)
+        if told:
+            await self.tell(published)
+        return published
+
+    async def tell(self, published: WeightsPublished) -> None:
+        """Broadcast it."""
+        version = published.version
+        await self._send("sync", "", published, {"run_id": RUN_ID}, f"weights:{version}")
+
+    def _publish(self, version: int, keyframe: bool) -> tuple[WeightsPublished, Base]:
+        tensors = casted(dict(self.models[version].state_dict()), self._dtype)
+        published = self.store.publish(
+            tensors,
             version=version,
             run_id=RUN_ID,
             incarnation=1,
             step=version,
-            dtype="float32",
+            dtype=self._dtype,
+            base=self._base,
+            keyframe=keyframe,
+            codec="step",
         )
-        await self._send("sync", "", published, {"run_id": RUN_ID}, f"weights:{version}")
+        kept = {name: tensor.clone() for name, tensor in tensors.items()}
+        return published, Base(version, kept, entries_of(kept))
 
     async def put_tasks(self, number: int) -> None:
         """Greedy single-turn tasks with prompts and lengths of their own."""
@@ -105,18 +166,26 @@ class World:
             Outgoing(exchange=exchange, routing_key=key, envelope=envelope, body=body)
         )
 
-    async def start(self, name: str, *, hangs_after: int | None = None, **rollout: Any) -> None:
+    async def start(
+        self,
+        name: str,
+        *,
+        module: str = "",
+        hangs_after: int | None = None,
+        **rollout: Any,
+    ) -> None:
         """A worker process; output goes to `<name>.log`.
 
         Args:
             name: Of the worker.
+            module: To be run instead of the role itself, with recipe and name.
             hangs_after: Steps after which its engine hangs.
             rollout: Keys of [rollout].
         """
         recipe = {
             "run": {"name": self.broker.run, "dir": str(self.folder / "runs"), "steps": 1},
             "broker": {"heartbeat": 10},
-            "model": {"path": str(self.model), "dtype": "float32"},
+            "model": {"path": str(self.model), "dtype": self._dtype},
             "data": {"train": [{"path": "unused.jsonl"}]},
             "rollout": {
                 "slots": SLOTS,
@@ -128,6 +197,7 @@ class World:
             },
             "reward": {"functions": [{"use": "unused"}]},
             "trainer": {"lr": 1e-4},
+            **self.sections,
         }
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(recipe))
@@ -138,6 +208,8 @@ class World:
             "sys.exit(run(config, worker=sys.argv[2]))"
         )
         arguments = ["-c", code, str(path), name]
+        if module:
+            arguments = ["-m", module, str(path), name]
         if hangs_after is not None:
             module = "tests.integration.rollout.hanging_worker"
             arguments = ["-m", module, str(path), name, str(hangs_after)]

@@ -124,6 +124,7 @@ class Yard:
 
     def __init__(self, folder: Path, broker: Broker) -> None:
         self.broker = broker
+        (folder / "model").mkdir()
         self.config = RunConfig.model_validate(
             {
                 "run": {"name": broker.run, "dir": str(folder), "steps": 1},

@@ -27,9 +27,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
             return bench.store
 
         monkeypatch.setattr(worker, "newest_manifest", newest)
-        monkeypatch.setattr(
-            "infra.weights.reader.prepare", lambda _store, one, _model: bench.prepared(one)
-        )
+        monkeypatch.setattr(worker, "held_weights", lambda _config, _store: bench)
         return asyncio.create_task(
             worker.serve_rollouts(
                 bench.context,
@@ -83,6 +81,7 @@ async def test_told_to_stop_it_hands_over_snapshots_and_what_it_had_not_started(
     assert [h.returns for h in bench.broker.headers("cancel_queue")] == [0, 0]
     (back,) = bench.broker.headers("prompts")
     assert (back.rollout_id, back.min_version, back.returns) == ("9.0", 4, 1)
+    assert bench.settled == [0, -1], "the first version was held, and is no more"
 
 
 async def test_leaving_before_the_first_token_counts_as_a_return(

@@ -14,6 +14,7 @@ from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.tool import Tool
 from infra.runs.folder import RunFolder
+from infra.weights.errors import WeightsCorrupt
 from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.chat import ChatMessage, FunctionCall, Speaker
 from schemas.config import RunConfig
@@ -211,7 +212,8 @@ def manifest(version: int) -> WeightsPublished:
 
 class Bench:
     """A floor on fakes. `store` is the newest manifest, `older` the one before, `unreadable` names
-    damaged versions."""
+    damaged versions. It holds weights as `HeldWeights` does; `settled` are the versions that were
+    taken, None for one that was discarded, -1 for the end."""
 
     def __init__(self, tmp_path: Path, *, slots: int = 2, limits: Any = None, **rollout: Any):
         self.broker = FakeBroker()
@@ -222,6 +224,7 @@ class Bench:
         self.unreadable: set[int] = set()
         self.tools: dict[str, Tool] = {}
         self.preparing: list[int] = []
+        self.settled: list[int | None] = []
         self.prepare_gate: Any = None
         self.config = config(tmp_path, slots=slots, **rollout)
         self.context = role_context(
@@ -243,9 +246,7 @@ class Bench:
         self.floor: Floor
         self.loops: list[asyncio.Task[None]] = []
 
-    def prepared(self, published: WeightsPublished) -> PreparedWeights:
-        from infra.weights.errors import WeightsCorrupt
-
+    def prepare(self, published: WeightsPublished) -> PreparedWeights:
         self.preparing.append(published.version)
         if self.prepare_gate is not None:
             self.prepare_gate(published.version)
@@ -258,6 +259,15 @@ class Bench:
             files=(),
             tensors={},
         )
+
+    def taken(self, version: int) -> None:
+        self.settled.append(version)
+
+    def discard(self) -> None:
+        self.settled.append(None)
+
+    def close(self) -> None:
+        self.settled.append(-1)
 
     async def newest(self, below: int | None = None) -> WeightsPublished | None:
         return self.store if below is None else self.older
@@ -281,10 +291,12 @@ class Bench:
             gate=gate,
             limits=self.limits,
             newest=self.newest,
-            prepare=self.prepared,
+            weights=self,
         )
         self.floor.sync.hear(manifest(self.first_heard))
-        await self.floor.swap.start(await self.floor.sync.first())
+        first = await self.floor.sync.first()
+        await self.floor.swap.start(first)
+        await self.floor.sync.settle(first.version, taken=True)
         for run in (self.floor.intake.run, self.floor.sync.run, self.floor.sweep.run):
             self.loops.append(asyncio.create_task(run()))
         return self

@@ -10,14 +10,15 @@ import sys
 import pytest
 
 from consumers.rollout.engines.base import EngineFailed, GenerateRequest, TokenChunk
-from consumers.rollout.engines.build import build_engine, check_engine, prepare_for
+from consumers.rollout.engines.build import build_engine, check_engine, held_weights
 from consumers.rollout.engines.simulated.engine import SimulatedEngine
 from consumers.rollout.engines.simulated.profile import Course, Profile, mixed
 from infra.roles.errors import ConfigError
-from infra.weights import described, reader
-from infra.weights.described import DescribedTensor
+from infra.weights.described import DescribedTensor, DescribedWeights
 from infra.weights.fingerprint import of_entries
+from infra.weights.local.weights import LocalWeights
 from infra.weights.prepared import PreparedWeights
+from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 
 VOCAB_SIZE = 50
@@ -190,8 +191,9 @@ def test_only_it_does_without_the_tensors(folder):
     other = ours.model_copy(
         update={"rollout": ours.rollout.model_copy(update={"engine": "transformers"})}
     )
-    assert prepare_for(ours) is described.prepare
-    assert prepare_for(other) is reader.prepare
+    store = WeightStore.at(folder)
+    assert isinstance(held_weights(ours, store), DescribedWeights)
+    assert isinstance(held_weights(other, store), LocalWeights)
 
 
 @pytest.mark.parametrize("options", [{"tokens": 3}, {"token_s": 0}, {"mean_tokens": "many"}])
