@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from typing import Literal
 
 import torch
 
@@ -202,7 +203,7 @@ class GenerationLoop:
         for sequence in sequences:
             if sequence.stopped or sequence.exhausted:
                 batch.leave(sequence)
-                self._end(sequence, Finish(reason="stop" if sequence.stopped else "length"))
+                self._end(sequence, "stop" if sequence.stopped else "length")
                 ended = True
         if ended:
             self._hand_over()
@@ -219,28 +220,32 @@ class GenerationLoop:
         self.model.check(weights)
         self._flush(batch.sequences if batch else [])
         self.model.load(weights)
-        if batch and not self._keep_cache:
+        if batch and self._keep_cache:
+            batch.outdate()
+        elif batch:
             self._waiting.extendleft(reversed(batch.empty()))
 
     def _interrupt(self, wanted: frozenset[str] | None) -> None:
         running = self._batch.sequences if self._batch else []
-        for sequence in [*running, *self._waiting]:
+        for sequence in [*reversed(running), *self._waiting]:  # the last row leaves without a copy
             if wanted is None or sequence.request.request_id in wanted:
-                self._forget(sequence, Finish(reason="interrupted"))
+                self._forget(sequence)
+                self._end(sequence, "interrupted")
         self._hand_over()
 
-    def _forget(self, sequence: RunningSequence, finish: Finish | None = None) -> None:
+    def _forget(self, sequence: RunningSequence) -> None:
         if self._batch and sequence in self._batch.sequences:
             self._batch.leave(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
-        if finish is not None:
-            self._end(sequence, finish)
 
-    def _end(self, sequence: RunningSequence, finish: Finish) -> None:
+    def _end(
+        self, sequence: RunningSequence, reason: Literal["stop", "length", "interrupted"]
+    ) -> None:
         self._flush([sequence])
         stream = self._streams.get(sequence)
         if stream is not None:
+            finish = Finish(reason=reason, num_cached_tokens=sequence.num_cached)
             self._outbox.append((stream, finish))
 
     def _flush(self, sequences: list[RunningSequence]) -> None:

@@ -1,8 +1,8 @@
 """A key-value cache with one row per running sequence.
 
 Rows 0..n-1 are in use and each starts at column 0, so a sequence joins or leaves without moving
-the others; only the last row moves, into the gap. What lies beyond a row's length is masked
-by the caller, and overwritten as the row grows.
+the others; only the last row changes places with the one that leaves. What lies beyond a row's
+length is masked by the caller, and overwritten as the row grows.
 """
 
 from typing import Any
@@ -27,34 +27,36 @@ class RowCache(Cache):  # type: ignore[misc]
         self.num_rows = num_rows
         self._max_columns = max_columns
         self.columns = min(_FIRST_COLUMNS, max_columns)
-        self.rows: slice | torch.Tensor = slice(0, 0)
-        self.where: slice | torch.Tensor = slice(0, 0)
+        self.written: tuple[torch.Tensor, torch.Tensor]
         self.seen = (slice(0, 0), slice(0, 0))
 
-    def writes_block(self, first_row: int, num_rows: int, first_column: int, width: int) -> None:
-        """The next pass writes `width` columns of new rows."""
-        self._reserve(first_column + width)
-        self.rows = slice(first_row, first_row + num_rows)
-        self.where = slice(first_column, first_column + width)
-        self.seen = (self.rows, slice(0, first_column + width))
-
-    def writes_column(self, columns: torch.Tensor, longest: int) -> None:
-        """The next pass writes one column in each of the first rows.
+    def writes(self, first_row: int, columns: torch.Tensor, longest: int) -> None:
+        """The next pass writes these columns of rows that follow each other.
 
         Args:
-            columns: (rows,), on the device of the cache.
+            first_row: Of those rows.
+            columns: (rows, width), on the device of the cache.
             longest: Columns to attend to.
         """
         self._reserve(longest)
-        self.rows = torch.arange(len(columns), device=columns.device)
-        self.where = columns
-        self.seen = (slice(0, len(columns)), slice(0, longest))
+        last_row = first_row + len(columns)
+        rows = torch.arange(first_row, last_row, device=columns.device)
+        self.written = (rows[:, None], columns)
+        self.seen = (slice(first_row, last_row), slice(0, longest))
 
-    def move(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> None:
         """Copy a row's first `length` columns to another row."""
         for layer in self.layers:
             layer.stored_keys[target, :length] = layer.stored_keys[source, :length]
             layer.stored_values[target, :length] = layer.stored_values[source, :length]
+
+    def exchange(self, row: int, other: int, length: int) -> None:
+        """Exchange the first `length` columns of two rows."""
+        for layer in self.layers:
+            for stored in (layer.stored_keys, layer.stored_values):
+                kept = stored[row, :length].clone()
+                stored[row, :length] = stored[other, :length]
+                stored[other, :length] = kept
 
     def _reserve(self, columns: int) -> None:
         if columns <= self.columns:
@@ -89,12 +91,8 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         cache = self._cache
-        if isinstance(cache.where, slice):
-            self.stored_keys[cache.rows, cache.where] = key_states.transpose(1, 2)
-            self.stored_values[cache.rows, cache.where] = value_states.transpose(1, 2)
-        else:
-            self.stored_keys[cache.rows, cache.where] = key_states[:, :, 0]
-            self.stored_values[cache.rows, cache.where] = value_states[:, :, 0]
+        self.stored_keys[cache.written] = key_states.transpose(1, 2)
+        self.stored_values[cache.written] = value_states.transpose(1, 2)
         return (
             self.stored_keys[cache.seen].transpose(1, 2),
             self.stored_values[cache.seen].transpose(1, 2),

@@ -64,14 +64,17 @@ def test_prefill_is_cut_into_groups_that_fit_memory(reference, monkeypatch):
     monkeypatch.setattr(batch_module, "_PREFILL_TOKENS", 45)
     running = Batch(reference, num_rows=6, max_model_len=models.CONTEXT)
     sequences = [sequence(prompt(length)) for length in (40, 3, 20, 9, 21, 4)]
-    groups = list(running._groups(sequences))
-    assert [[len(one.token_ids) for one in group] for group in groups] == [
-        [3, 4, 9],
-        [20, 21],
-        [40],
-    ]
+    groups = []
+    prefill = running._prefill
+
+    def watched(group):
+        groups.append([len(one.token_ids) for one in group])
+        return prefill(group)
+
+    monkeypatch.setattr(running, "_prefill", watched)
     with torch.inference_mode():
         running.join(sequences)
+    assert groups == [[3, 4, 9], [20, 21], [40]]
     for one in sequences:
         assert one.new_ids == greedy(reference, one.request.token_ids, 1)
 
