@@ -59,6 +59,8 @@ def _distribution(logits: torch.Tensor, task: RolloutTask) -> tuple[torch.Tensor
     if sampling.top_p < 1:
         mass = ordered.softmax(-1).cumsum(-1)
         on_edge |= float((mass - sampling.top_p).abs().min()) < _MASS
+    min_p = torch.tensor([sampling.min_p] * len(logits))
     top_k = torch.tensor([sampling.top_k] * len(logits))
     top_p = torch.tensor([sampling.top_p] * len(logits))
-    return truncated(scaled, top_k, top_p).log_softmax(-1).double(), on_edge
+    kept = truncated(scaled, min_p=min_p, top_k=top_k, top_p=top_p)
+    return kept.log_softmax(-1).double(), on_edge
