@@ -164,8 +164,12 @@ class Progress(Frozen):
 
     num_prompt_tokens: Count
     interruptions: tuple[Interruption, ...] = ()
+    num_prefilled: Count = 0
+    """Tokens of requests that engines computed, once for every request; the sampled ones not."""
+    num_cached: Count = 0
+    """Tokens of requests that came from engines' prefix caches instead."""
     num_reprefilled: Count = 0
-    """Tokens prefilled again because of cuts."""
+    """Of `num_prefilled`, those that had been computed before a cut already."""
     num_resumed_elsewhere: Count = 0
     """Cuts after which another worker went on."""
     timings: Timings = Timings()

@@ -27,7 +27,12 @@ class Counters:
     data_retries: int = 0
     """Rollouts that failed by themselves and were given back to be tried again."""
     tokens_generated: int = 0
+    tokens_prefilled: int = 0
+    """Of requests, prompts and earlier turns: computed here."""
+    tokens_cached: int = 0
+    """Of requests: found in the engine's prefix cache."""
     tokens_reprefilled: int = 0
+    """Of `tokens_prefilled`, those that had been computed before a cut already."""
     swaps: int = 0
     swap_s: float = 0.0
     """Gate closed to gate open, summed."""

@@ -354,7 +354,11 @@ class Runner:
         held.progressed |= state.num_new_tokens > 0 or state.num_new_turns > 0
         held.num_noted += state.num_new_tokens
         self._counters.tokens_generated += state.num_new_tokens
+        self._counters.tokens_prefilled += state.num_prefilled - held.num_prefilled
+        self._counters.tokens_cached += state.num_cached - held.num_cached
         self._counters.tokens_reprefilled += state.num_reprefilled - held.num_reprefilled
+        held.num_prefilled = state.num_prefilled
+        held.num_cached = state.num_cached
         held.num_reprefilled = state.num_reprefilled
 
     def _freed(self) -> None:

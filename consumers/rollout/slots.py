@@ -41,8 +41,10 @@ class Held:
     """What it came to is on its way to the broker."""
     suspected: bool = False
     """The engine died under it: its progress does not speak for it."""
+    num_prefilled: int = 0
+    num_cached: int = 0
     num_reprefilled: int = 0
-    """Of its state's, what is counted already."""
+    """Of its state's, what is counted already, as the two before it."""
     cut_version: int | None = None
     """Of the sync that is cutting it."""
     cut_settled: asyncio.Event | None = None

@@ -92,20 +92,26 @@ def _newest(lines: Any, key: str) -> list[dict[str, Any]]:
     return [by_key[number] for number in sorted(by_key)]
 
 
-def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[str, int]:
-    """A finished rollout's cut is a snapshot that somebody resumed."""
+def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[str, Any]:
+    """A finished rollout's cut is a snapshot that somebody resumed.
+
+    `prefix_hit_rate` is the share of the requests' tokens that engines found in their caches.
+    """
 
     def count(name: str) -> int:
         if "total/trajectories" in end:
             return int(end.get(f"total/{name}", 0) + end.get(f"total/eval/{name}", 0))
         return int(sum(line.get(f"rollout/{name}", 0) for line in steps))
 
+    prefilled, cached = count("tokens_prefilled"), count("tokens_cached")
     return {
         "interruptions": count("interruptions"),
         "snapshots_resumed": count("interruptions"),
         "snapshots_resumed_elsewhere": count("resumed_elsewhere"),
         "tokens_carried": count("tokens_carried"),
         "tokens_reprefilled": count("tokens_reprefilled"),
+        "tokens_prefilled": prefilled,
+        "prefix_hit_rate": cached / (prefilled + cached) if prefilled + cached else None,
     }
 
 

@@ -163,6 +163,7 @@ class ScriptedEngine:
         pause_at: Sequence lengths at which generation stands still until it is interrupted.
         version: Policy version served at first.
         delay_s: Before each chunk.
+        num_cached: Tokens of every request that it reports as cached, at most all but the last.
     """
 
     def __init__(
@@ -173,12 +174,14 @@ class ScriptedEngine:
         pause_at: Collection[int] = (),
         version: int = 0,
         delay_s: float = 0.0,
+        num_cached: int = 0,
     ) -> None:
         self.script = script
         self.chunk = chunk
         self.pause_at = set(pause_at)
         self.version = version
         self.delay_s = delay_s
+        self.num_cached = num_cached
         self.requests: list[GenerateRequest] = []
         self.paused = asyncio.Event()
         self.failure: Exception | None = None
@@ -194,6 +197,7 @@ class ScriptedEngine:
         stop = self._running[request.request_id] = asyncio.Event()
         token_ids = list(request.token_ids)
         limit = len(token_ids) + request.max_tokens
+        cached = min(self.num_cached, len(token_ids) - 1)
         try:
             while True:
                 await asyncio.sleep(self.delay_s)
@@ -203,13 +207,14 @@ class ScriptedEngine:
                     self.paused.set()
                     await stop.wait()
                 if stop.is_set():
-                    yield Finish(reason="interrupted")
+                    yield Finish(reason="interrupted", num_cached_tokens=cached)
                     return
                 chunk, ended = self._chunk(token_ids, limit, request.stop_token_ids)
                 yield chunk
                 if ended:
                     last = token_ids[-1]
-                    yield Finish(reason="stop" if last in request.stop_token_ids else "length")
+                    reason = "stop" if last in request.stop_token_ids else "length"
+                    yield Finish(reason=reason, num_cached_tokens=cached)
                     return
         finally:
             del self._running[request.request_id]

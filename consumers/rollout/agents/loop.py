@@ -24,6 +24,7 @@ from consumers.rollout.agents.talk import reply_to
 from consumers.rollout.agents.tokens import (
     append_sampled,
     append_unsampled,
+    count_prefill,
     room,
     terminate,
     unreadable,
@@ -189,6 +190,8 @@ class AgentLoop:
             return
         request = self._request(state)
         finish = await self._sample(state, request)
+        if len(state.token_ids) > len(request.token_ids):
+            count_prefill(state, len(request.token_ids), finish.num_cached_tokens)
         if self._end_turn_if_over(state):
             return
         if finish.reason == "stop" and len(state.token_ids) > state.turn_start:
@@ -198,13 +201,11 @@ class AgentLoop:
         elif finish.reason == "stop":
             raise EngineFailed(f"request {request.request_id} stopped without a token")
         elif state.cut_reason is None:
-            state.num_to_prefill = len(state.token_ids)
+            state.num_before_cut = record.num_computed(state)
             await asyncio.sleep(0)
 
     def _request(self, state: RolloutState) -> GenerateRequest:
         task = state.task
-        state.num_reprefilled += state.num_to_prefill
-        state.num_to_prefill = 0
         max_tokens = min(room(state))
         missing = task.budgets.min_tokens - (len(state.token_ids) - state.turn_start)
         return GenerateRequest(

@@ -56,6 +56,8 @@ def to_progress(state: RolloutState) -> Progress:
         {
             "num_prompt_tokens": state.num_prompt_tokens,
             "interruptions": state.interruptions,
+            "num_prefilled": state.num_prefilled,
+            "num_cached": state.num_cached,
             "num_reprefilled": state.num_reprefilled,
             "num_resumed_elsewhere": state.num_resumed_elsewhere,
             "timings": {
@@ -80,6 +82,11 @@ def to_progress(state: RolloutState) -> Progress:
 def results_in_order(state: RolloutState) -> list[ToolResult]:
     """Results of the last turn's calls, in the order in which they were written."""
     return [state.results[call.id] for call in state.calls if call.id in state.results]
+
+
+def num_computed(state: RolloutState) -> int:
+    """Tokens before the last sampled one: to sample it, an engine had computed them all."""
+    return next((i for i in range(len(state.mask) - 1, -1, -1) if state.mask[i]), 0)
 
 
 def to_snapshot(state: RolloutState, *, worker: str, reason: CutReason) -> Snapshot:
@@ -151,8 +158,10 @@ def from_snapshot(snapshot: Snapshot, *, worker: str) -> RolloutState:
     state.turns = list(progress.turns)
     state.messages = list(progress.messages)
     state.interruptions = list(progress.interruptions)
+    state.num_prefilled = progress.num_prefilled
+    state.num_cached = progress.num_cached
     state.num_reprefilled = progress.num_reprefilled
-    state.num_to_prefill = len(state.token_ids)
+    state.num_before_cut = num_computed(state)
     state.num_resumed_elsewhere = progress.num_resumed_elsewhere + (snapshot.worker != worker)
     state.generating_s = progress.timings.generating_s
     state.tools_s = progress.timings.tools_s

@@ -89,9 +89,11 @@ class RolloutState:
     status: RolloutStatus = RolloutStatus.COMPLETED
     finish_reason: str = ""
     interruptions: list[Interruption] = field(default_factory=list)
+    num_prefilled: int = 0
+    num_cached: int = 0
     num_reprefilled: int = 0
-    num_to_prefill: int = 0
-    """Tokens of the snapshot that the next request prefills again."""
+    num_before_cut: int = 0
+    """Tokens that were computed when it was cut; the next request finds them cached, or again."""
     num_resumed_elsewhere: int = 0
     generating_s: float = 0.0
     tools_s: float = 0.0

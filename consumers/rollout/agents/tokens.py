@@ -68,6 +68,17 @@ def append_sampled(state: RolloutState, chunk: TokenChunk, *, stops: TurnStops) 
     return end is not None and state.token_ids[-1] not in stops.token_ids
 
 
+def count_prefill(state: RolloutState, num_tokens: int, num_cached: int) -> None:
+    """Count a request's own tokens, once it has sampled something: what it computed, what it found.
+
+    Of a request that a stop string ended the engine never said what it had found: nothing, then.
+    """
+    state.num_prefilled += num_tokens - num_cached
+    state.num_cached += num_cached
+    state.num_reprefilled += max(state.num_before_cut - num_cached, 0)
+    state.num_before_cut = 0
+
+
 def append_unsampled(state: RolloutState, token_ids: Sequence[int], kind: TurnKind) -> None:
     """Append a whole turn that the policy did not write."""
     start = len(state.token_ids)

@@ -107,14 +107,18 @@ def take_up(delivery: Delivery, headers: Headers) -> Held:
             FailureKind.INFRA,
         )
     work = read_work(delivery, headers)
-    return Held(
+    held = Held(
         headers=headers,
         work=work,
         deliveries=[delivery],
         returns=returns,
         marks=marks_of(delivery.envelope.headers),
-        num_reprefilled=work.progress.num_reprefilled if isinstance(work, Snapshot) else 0,
     )
+    if isinstance(work, Snapshot):
+        held.num_prefilled = work.progress.num_prefilled
+        held.num_cached = work.progress.num_cached
+        held.num_reprefilled = work.progress.num_reprefilled
+    return held
 
 
 def supersedes(work: Work, known: Work) -> bool:

@@ -33,6 +33,8 @@ class Tally:
                 f"total/{prefix}resumed": int(bool(cuts)),
                 f"total/{prefix}resumed_elsewhere": progress.num_resumed_elsewhere,
                 f"total/{prefix}tokens_carried": carried,
+                f"total/{prefix}tokens_prefilled": progress.num_prefilled,
+                f"total/{prefix}tokens_cached": progress.num_cached,
                 f"total/{prefix}tokens_reprefilled": progress.num_reprefilled,
             }
         )

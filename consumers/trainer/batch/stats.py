@@ -21,6 +21,7 @@ def batch_stats(groups: Sequence[Group], version: int) -> dict[str, float]:
         **_rewards(members),
         **_staleness(members, version),
         **_interruptions(members),
+        **_prefills(members),
         **_sizes(members),
         **_turns(members),
     }
@@ -65,9 +66,20 @@ def _interruptions(members: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens_carried": float(
             sum(int(p.tokens.mask_array[: p.interruptions[-1].at_token].sum()) for p in cut)
         ),
-        "rollout/tokens_reprefilled": float(
-            sum(member.rollout.progress.num_reprefilled for member in members)
-        ),
+    }
+
+
+def _prefills(members: Sequence[Trajectory]) -> dict[str, float]:
+    """Tokens of requests: computed; again because of cuts; and found in a prefix cache instead,
+    with their share of all (0 when no engine had any to report)."""
+    progress = [member.rollout.progress for member in members]
+    prefilled = sum(one.num_prefilled for one in progress)
+    cached = sum(one.num_cached for one in progress)
+    return {
+        "rollout/tokens_prefilled": float(prefilled),
+        "rollout/tokens_reprefilled": float(sum(one.num_reprefilled for one in progress)),
+        "rollout/tokens_cached": float(cached),
+        "rollout/prefix_hit_rate": cached / max(prefilled + cached, 1),
     }
 
 

@@ -33,6 +33,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
     folder = folder_of(tmp_path)
     counts = {"rollout/resumed": 3, "rollout/resumed_elsewhere": 1, "rollout/interruptions": 4}
     tokens = {"rollout/tokens_carried": 50, "rollout/tokens_reprefilled": 80}
+    tokens |= {"rollout/tokens_prefilled": 90, "rollout/tokens_cached": 30}
     lines(
         folder.metrics,
         {"kind": "eval", "version": 0, "eval/reward": 0.05},
@@ -63,6 +64,8 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
         "snapshots_resumed_elsewhere": 2,
         "tokens_carried": 50,
         "tokens_reprefilled": 80,
+        "tokens_prefilled": 90,
+        "prefix_hit_rate": 0.25,
         "staleness_mean": 0.5,
         "staleness_max": 2,
         "ledger": {
@@ -105,6 +108,7 @@ def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
     summary = summarise(folder_of(tmp_path))
     assert summary["reward_final"] is None
     assert summary["ledger"] is None
+    assert summary["prefix_hit_rate"] is None
     assert summary["peak_pss_bytes"] is None
     assert "not measured" in show_summary(summary)
 

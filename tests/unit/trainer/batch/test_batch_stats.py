@@ -99,6 +99,19 @@ def test_interruptions_count_each_carried_token_once():
     assert {name: stats[name] for name in expected} == expected
 
 
+def test_what_was_found_in_a_prefix_cache_is_a_share_of_all_that_was_asked_for():
+    rows = {"token_ids": [5] * 3, "mask": [0, 1, 1]}
+    found = trajectory(index=0, **rows, num_prefilled=10, num_cached=26)
+    computed = trajectory(index=1, **rows, num_prefilled=4)
+    group = Group.of(0, [found, computed])
+    stats = batch_stats([group], 0)
+    assert stats["rollout/tokens_prefilled"] == 14.0
+    assert stats["rollout/tokens_cached"] == 26.0
+    assert stats["rollout/prefix_hit_rate"] == 0.65
+    unknown = [trajectory(index=index, **rows) for index in range(2)]
+    assert batch_stats([Group.of(0, unknown)], 0)["rollout/prefix_hit_rate"] == 0.0
+
+
 def test_turns_and_tools():
     turns = (
         Turn(kind=TurnKind.PROMPT, start=0, stop=1),
