@@ -7,8 +7,22 @@ import pytest
 import pytest_asyncio
 
 from tests.contract.harness import Served, started, two_versions
-from tests.contract.processes import children
+from tests.contract.processes import descendants
 from tests.factories import models
+
+
+def pytest_collection_modifyitems(config, items):
+    """What is in a file of one engine is asked of that engine only."""
+    foreign = [
+        item
+        for item in items
+        if item.path.name.startswith("test_vllm")
+        and hasattr(item, "callspec")
+        and not item.callspec.params.get("session_engine", "vllm").startswith("vllm")
+    ]
+    if foreign:
+        config.hook.pytest_deselected(items=foreign)
+        items[:] = [item for item in items if item not in foreign]
 
 
 @pytest_asyncio.fixture(
@@ -28,11 +42,11 @@ async def session_engine(request, tmp_path_factory) -> AsyncIterator[Served]:
         models.build(root / f"model{seed}", tied=kind == "tied", seed=seed) for seed in (0, 1)
     ]
     weights = two_versions(root, references[1])
-    before = children()
+    before = descendants()
     engine, first = await started(name, root / "model0", weights[0])
     yield Served(name, engine, weights, references, first)
     await engine.close()
-    assert children() == before, "closing leaves no process"
+    assert descendants() == before, "closing leaves no process"
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -102,15 +102,19 @@ def two_versions(root: Path, newer: Any) -> list[PreparedWeights]:
     return [starting(folder, "float32"), prepare(root / "store", published, folder)]
 
 
-async def started(name: str, folder: Path, weights: PreparedWeights) -> tuple[Engine, Turn]:
+async def started(
+    name: str, folder: Path, weights: PreparedWeights, **options: Any
+) -> tuple[Engine, Turn]:
     """An engine that serves them, and the first turn that it sampled."""
-    engine = make_engine(name, folder)
+    engine = make_engine(name, folder, **options)
     await engine.start(weights)
     asked = GenerateRequest(request_id="first", token_ids=FIRST_PROMPT, max_tokens=3, temperature=0)
     return engine, await run(engine, asked)
 
 
-def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int = SLOTS) -> Engine:
+def make_engine(
+    name: str, folder: Path, *, dtype: str = "float32", slots: int = SLOTS, **options: Any
+) -> Engine:
     values = {
         "model_folder": folder,
         "dtype": dtype,
@@ -120,7 +124,7 @@ def make_engine(name: str, folder: Path, *, dtype: str = "float32", slots: int =
     if name == "vllm":
         from consumers.rollout.engines.vllm.engine import VllmEngine
 
-        return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20})
+        return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20, **options})
     if name == "simulated":
         from consumers.rollout.engines.simulated.engine import SimulatedEngine
 

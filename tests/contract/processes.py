@@ -22,6 +22,12 @@ def children(parent: int | None = None) -> set[int]:
     return found
 
 
+def descendants(parent: int | None = None) -> set[int]:
+    """Living children, their children, and so on."""
+    found = children(parent)
+    return found.union(*(descendants(child) for child in found))
+
+
 def ends(pid: int, *, within_s: float) -> bool:
     """Whether a process is gone before the deadline."""
     deadline = time.monotonic() + within_s

@@ -13,7 +13,7 @@ from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.vllm.engine import VllmEngine
 from infra.weights.reader import starting
 from tests.contract.harness import prompt, request, run, scored
-from tests.contract.processes import children, ends
+from tests.contract.processes import descendants, ends
 from tests.factories import models
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -28,7 +28,7 @@ async def test_the_life_of_an_engine_process(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     models.build(old, tied=True, seed=0)
     reference = models.build(new, tied=True, seed=1)
-    before = children()
+    before = descendants()
     engine = VllmEngine(
         model_folder=old,
         dtype="bfloat16",
@@ -37,7 +37,7 @@ async def test_the_life_of_an_engine_process(tmp_path):
         options={"kv_cache_memory_bytes": 64 << 20, "kv_cache": "keep"},
     )
     await engine.start(starting(old, "bfloat16"))
-    (child,) = children() - before
+    (child,) = descendants() - before
     first = await run(engine, request("first", (40,), max_tokens=3))
     assert len(first.token_ids) == 3
 
@@ -51,6 +51,20 @@ async def test_the_life_of_an_engine_process(tmp_path):
     later = await run(engine, request("n", prompt(9), max_tokens=20))
     assert later.logprobs == pytest.approx(scored(reference, prompt(9), later.token_ids), abs=0.2)
 
+    mixed = starting(old, "bfloat16", version=6)
+    (path,) = old.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    streaming = asyncio.create_task(run(engine, request("m", prompt(9), max_tokens=240)))
+    await asyncio.sleep(0.05)
+    with pytest.raises(EngineFailed, match="fingerprint"):
+        await engine.load_weights(mixed)
+    ended = await asyncio.wait_for(streaming, 30)
+    assert (ended.reason, set(ended.versions)) == ("interrupted", {5})
+    with pytest.raises(EngineFailed, match="fingerprint"):
+        await run(engine, request("o", prompt(9), max_tokens=3))
+    engine._failure = None  # its processes are well, and serve for what follows
+    await engine.load_weights(starting(new, "bfloat16", version=7))
+
     running = asyncio.create_task(run(engine, request("last", prompt(9), max_tokens=240)))
     await asyncio.sleep(0.05)
     os.kill(child, signal.SIGKILL)
@@ -61,9 +75,9 @@ async def test_the_life_of_an_engine_process(tmp_path):
     with pytest.raises(EngineFailed):
         await engine.interrupt()
     with pytest.raises(EngineFailed):
-        await engine.load_weights(starting(old, "bfloat16", version=6))
+        await engine.load_weights(starting(new, "bfloat16", version=8))
     await engine.close()
-    assert children() == before
+    assert descendants() == before
 
 
 def test_a_killed_worker_takes_its_engine_process_along(tmp_path):
@@ -79,8 +93,8 @@ def test_a_killed_worker_takes_its_engine_process_along(tmp_path):
     try:
         assert victim.stdout is not None
         assert "serving" in next(iter(victim.stdout))
-        engines = children(victim.pid)
-        assert len(engines) == 1
+        engines = descendants(victim.pid)
+        assert len(engines) == 3, "vLLM's engine process and its two workers"
     finally:
         victim.kill()
         victim.wait()

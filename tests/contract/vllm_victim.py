@@ -1,4 +1,4 @@
-"""A process that starts a vLLM engine, says so, and waits to be killed."""
+"""A process that starts a vLLM engine of two workers, says so, and waits to be killed."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from tests.contract.harness import make_engine
 
 
 async def main(folder: Path) -> None:
-    engine = make_engine("vllm", folder)
+    engine = make_engine("vllm", folder, tensor_parallel_size=2)
     await engine.start(starting(folder, "float32"))
     print("serving", flush=True)
     await asyncio.sleep(600)

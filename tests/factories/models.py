@@ -21,15 +21,15 @@ CONTEXT = 256
 PAD, BOS, EOS = 0, 1, 2
 
 
-def config(*, tied: bool, dtype: str = "float32") -> PretrainedConfig:
-    """Two layers, 128 wide, 4 heads of 32 on 2 key-value heads: an untied Llama, or a Qwen3, which
+def config(*, tied: bool, dtype: str = "float32", kv_heads: int = 2) -> PretrainedConfig:
+    """Two layers, 128 wide, 4 heads of 32 on key-value heads: an untied Llama, or a Qwen3, which
     has head norms too and a head that is tied to the embedding."""
     values: dict[str, Any] = {
         "hidden_size": 128,
         "intermediate_size": 256,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_key_value_heads": kv_heads,
         "head_dim": 32,
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": CONTEXT,
@@ -44,16 +44,17 @@ def config(*, tied: bool, dtype: str = "float32") -> PretrainedConfig:
     return LlamaConfig(architectures=["LlamaForCausalLM"], rms_norm_eps=1e-5, **values)
 
 
-def build(folder: Path, *, tied: bool, seed: int, dtype: str = "float32") -> PreTrainedModel:
+def build(
+    folder: Path, *, tied: bool, seed: int, dtype: str = "float32", kv_heads: int = 2
+) -> PreTrainedModel:
     """Save a random model and its tokenizer; returns the model in that dtype.
 
     Weights are drawn wide (std 0.1), so that distributions are far from uniform and two seeds
     differ by several nats.
     """
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config(tied=tied, dtype=dtype)).to(
-        getattr(torch, dtype)
-    )
+    described = config(tied=tied, dtype=dtype, kv_heads=kv_heads)
+    model = AutoModelForCausalLM.from_config(described).to(getattr(torch, dtype))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -2,14 +2,13 @@
 
 generate  -> add_request; chunks are cut where vLLM's weight version changes
 interrupt -> abort: vLLM's own last output brings every token that had arrived
-load      -> pause(keep) -> copy files in the worker -> name the version -> resume
+load      -> check -> pause(keep) -> copy in the workers -> name the version -> resume
 """
 
 import asyncio
 import contextlib
 import hashlib
 import logging
-import multiprocessing
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +20,10 @@ from consumers.rollout.engines.base import (
     Finish,
     GenerateRequest,
     TokenChunk,
-    WeightsRefused,
 )
-from consumers.rollout.engines.layout import check_layout
 from consumers.rollout.engines.options import TAKEN
+from consumers.rollout.engines.vllm.loading import Loading
+from consumers.rollout.engines.vllm.processes import end_all, uninterrupted, watched
 from consumers.rollout.engines.vllm.setup import check_options, engine_arguments, prepare_import
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
@@ -35,9 +34,6 @@ _REASONS = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _MAX_TEMPERATURE = 2.0
 _ABORT_S = 2.0
 """Well below what a worker gives to closing, or an engine that hangs would not be ended."""
-_CLOSE_S = 0.5
-_GONE_S = 10.0
-_ENGINE = "EngineCore"
 
 
 class _Turn:
@@ -49,7 +45,7 @@ class _Turn:
 
 
 class VllmEngine:
-    """vLLM's continuous batching, paged attention and prefix cache; one device.
+    """vLLM's continuous batching, paged attention and prefix cache.
 
     Args:
         model_folder: Config and weights, in Hugging Face layout.
@@ -81,7 +77,8 @@ class VllmEngine:
         self._max_model_len = max_model_len
         self._engine: Any = None
         self._vocab_size = 0
-        self._layout: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._loading = Loading(self._call)
+        self._workers: list[int] = []
         self._served = ServedWeights(version=-1, fingerprint="")
         self._turns: dict[str, _Turn] = {}
         self._swap = asyncio.Lock()
@@ -92,11 +89,11 @@ class VllmEngine:
         prepare_import()
         try:
             self._engine = await asyncio.to_thread(self._construct)
+            self._workers = watched(await self._call("warren_pid"))
             self._vocab_size = self._engine.model_config.get_vocab_size()
-            layout = (await self._engine.collective_rpc("warren_layout"))[0]
-            self._layout = {name: (dtype, tuple(shape)) for name, dtype, shape in layout}
-            check_layout(self._layout, weights)
-            await self._replace(weights)
+            await self._loading.learn(self._folder)
+            await self._loading.check(weights)
+            await self._load(weights)
         except WarrenError:
             await self.close()
             raise
@@ -166,18 +163,42 @@ class VllmEngine:
     async def load_weights(self, weights: PreparedWeights) -> None:
         """Swap weights in place; see `Engine.load_weights`."""
         engine = self._alive()
-        check_layout(self._layout, weights)
         async with self._swap:
             with _translated():
-                await self._swapped(engine, weights)
-
-    async def _swapped(self, engine: Any, weights: PreparedWeights) -> None:
-        await engine.pause_generation(mode="keep", clear_cache=not self._keep_cache)
-        try:
-            await self._replace(weights)
-        finally:
-            if self._failure is None and not engine.errored:
+                await self._loading.check(weights)
+                try:
+                    await self._pause(engine)
+                    await self._load(weights)
+                except BaseException as error:
+                    await self._fail(engine, error)
+                    raise
                 await engine.resume_generation()
+
+    async def _call(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        answers: list[Any] = await self._engine.collective_rpc(method, args=args)
+        return answers
+
+    async def _pause(self, engine: Any) -> None:
+        """As vLLM's `pause_generation`, without its wait for outputs that are on their way: these
+        bring their version along."""
+        await engine.engine_core.pause_scheduler_async(
+            mode="keep", clear_cache=not self._keep_cache
+        )
+
+    async def _load(self, weights: PreparedWeights) -> None:
+        fingerprint = await self._loading.load(weights)
+        await self._engine.update_weight_version(str(weights.version))
+        self._served = ServedWeights(version=weights.version, fingerprint=fingerprint)
+
+    async def _fail(self, engine: Any, error: BaseException) -> None:
+        """What the workers hold is unknown: end all streams where they are, sample nothing more."""
+        if isinstance(error, EngineFailed):
+            self._failure = error
+        else:
+            self._failure = EngineFailed(f"vLLM was given up while it loaded weights: {error!r}")
+        turns = [turn.internal_id for turn in self._turns.values() if turn.internal_id]
+        if turns and not engine.errored:
+            await engine.abort(turns, internal=True)
 
     def serving(self) -> ServedWeights:
         """What the worker holds; see `Engine.serving`."""
@@ -200,46 +221,23 @@ class VllmEngine:
                     await engine.abort(turns, internal=True)
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        await asyncio.to_thread(_shut_down, engine)
+        workers, self._workers = self._workers, []
+        await asyncio.to_thread(end_all, engine, workers)
         # vLLM shuts down once more when the object goes, which fails at the interpreter's end.
         engine.shutdown = _nothing
 
     def _construct(self) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        return AsyncLLM.from_engine_args(
-            engine_arguments(
-                self._folder,
-                dtype=self._dtype,
-                slots=self._slots,
-                max_model_len=self._max_model_len,
-                options=self._options,
-            )
+        arguments = engine_arguments(
+            self._folder,
+            dtype=self._dtype,
+            slots=self._slots,
+            max_model_len=self._max_model_len,
+            options=self._options,
         )
-
-    async def _replace(self, weights: PreparedWeights) -> None:
-        """Copy the version's files, or the model folder's own, into the worker.
-
-        Raises:
-            WeightsRefused: Nothing was touched.
-            EngineFailed: The worker holds something else now.
-        """
-        paths = weights.files or tuple(sorted(weights.model_folder.glob("*.safetensors")))
-        answer = (
-            await self._engine.collective_rpc(
-                "warren_load", args=([str(path) for path in paths], not weights.files)
-            )
-        )[0]
-        if "refused" in answer:
-            raise WeightsRefused(f"version {weights.version}: {answer['refused']}")
-        if answer["fingerprint"] != weights.fingerprint:
-            self._failure = EngineFailed(
-                f"holds fingerprint {answer['fingerprint']} after loading version "
-                f"{weights.version}, which has {weights.fingerprint}"
-            )
-            raise self._failure
-        await self._engine.update_weight_version(str(weights.version))
-        self._served = ServedWeights(version=weights.version, fingerprint=answer["fingerprint"])
+        with uninterrupted():
+            return AsyncLLM.from_engine_args(arguments)
 
     def _alive(self) -> Any:
         if self._failure is not None:
@@ -249,16 +247,6 @@ class VllmEngine:
         if self._engine.errored:
             raise EngineFailed("vLLM's engine process is dead")
         return self._engine
-
-
-def _shut_down(engine: Any) -> None:
-    """End the engine process, and see that it has ended: vLLM kills it and looks away."""
-    started = [child for child in multiprocessing.active_children() if _ENGINE in child.name]
-    engine.shutdown(_CLOSE_S)
-    for child in started:
-        child.join(_GONE_S)
-        if child.is_alive():
-            logger.warning("vLLM's engine process %s does not end", child.pid)
 
 
 def _nothing() -> None:

@@ -16,6 +16,9 @@ from infra.roles.errors import ConfigError
 OLDEST, NEWEST = (0, 32), (0, 33)
 """Versions, major and minor, whose interfaces this engine knows."""
 
+OWNER = "WARREN_VLLM_OWNER"
+"""Environment variable with the process whose end also ends vLLM's processes."""
+
 _ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -45,8 +48,16 @@ _FIXED = {
     "skip_tokenizer_init": "",
     "trust_remote_code": "",
     "speculative_config": "",
-    "quantization": "",
+    "worker_cls": "",
+    "weight_transfer_config": "",
 }
+_ONE = {
+    "pipeline_parallel_size": "use tensor_parallel_size, or start more workers",
+    "data_parallel_size": "start more workers",
+    "nnodes": "a worker serves a model on the devices of one machine",
+}
+"""Option that must be 1 -> what to do instead."""
+_QUANTISED = ("quantization", "quantization_config")
 _KV_BLOCK = 128
 _KV_BYTES = (256 << 20, 4 << 30)
 
@@ -65,15 +76,49 @@ def check_options(options: dict[str, Any]) -> None:
                 f"rollout.engine_options.{name} cannot be set",
                 hint=f"set {where}" if where else "the engine needs its own value",
             )
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if int(options.get(name, 1)) != 1:
+    for name, instead in _ONE.items():
+        if options.get(name, 1) != 1:
+            raise ConfigError(f"rollout.engine_options.{name} is {options[name]}", hint=instead)
+    for name in _QUANTISED:
+        if options.get(name) is not None:
             raise ConfigError(
-                f"rollout.engine_options.{name} is {options[name]}",
-                hint="this version serves a model on one device; start more workers",
+                f"rollout.engine_options.{name} is {options[name]!r}",
+                hint="every version comes in [model] dtype and is proved as it is served; "
+                "quantised parameters hold other bytes than those",
             )
+    parallel = options.get("tensor_parallel_size", 1)
+    if type(parallel) is not int or parallel < 1:
+        raise ConfigError(
+            f"rollout.engine_options.tensor_parallel_size is {parallel!r}",
+            hint="it counts devices of this machine",
+        )
+    executors = ("mp",) if parallel > 1 else ("uni", "mp")
+    if options.get("distributed_executor_backend", "mp") not in executors:
+        raise ConfigError(
+            "rollout.engine_options.distributed_executor_backend is "
+            f"{options['distributed_executor_backend']!r} with tensor_parallel_size {parallel}",
+            hint=f"use {' or '.join(executors)}, or leave it out",
+        )
+    _check_memory(options)
     if options.get("kv_cache", "recompute") not in ("recompute", "keep"):
         raise ConfigError(
             f"kv_cache is {options['kv_cache']!r}, must be 'recompute' or 'keep'",
+        )
+
+
+def _check_memory(options: dict[str, Any]) -> None:
+    share = options.get("gpu_memory_utilization")
+    if share is None:
+        return
+    if type(share) not in (int, float) or not 0 < share <= 1:
+        raise ConfigError(
+            f"rollout.engine_options.gpu_memory_utilization is {share!r}",
+            hint="it is the share of a device's memory that vLLM takes, in (0, 1]",
+        )
+    if options.get("kv_cache_memory_bytes") is not None:
+        raise ConfigError(
+            "rollout.engine_options has gpu_memory_utilization and kv_cache_memory_bytes",
+            hint="the second decides alone; leave one out",
         )
 
 
@@ -111,6 +156,7 @@ def prepare_import() -> None:
     _, on_cpu = installed_version()
     for name, value in (_ALWAYS | (_ON_CPU if on_cpu else {})).items():
         os.environ.setdefault(name, value)
+    os.environ[OWNER] = str(os.getpid())
 
 
 def engine_arguments(
@@ -119,8 +165,9 @@ def engine_arguments(
     """vLLM's `AsyncEngineArgs`. Imports vLLM.
 
     Raises:
-        ConfigError: vLLM knows no such option.
+        ConfigError: vLLM knows no such option, or the model cannot be cut into that many slices.
     """
+    import torch
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     _, on_cpu = installed_version()
@@ -133,12 +180,23 @@ def engine_arguments(
         "use_tqdm_on_load": False,
         "seed": 0,
     }
+    parallel = options.get("tensor_parallel_size", 1)
+    check_slices(folder, parallel)
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
-            "distributed_executor_backend": "uni",
-            "kv_cache_memory_bytes": cache_bytes(folder, dtype, slots, max_model_len),
+            "distributed_executor_backend": "uni" if parallel == 1 else "mp",
         }
+        if "gpu_memory_utilization" not in options:
+            arguments["kv_cache_memory_bytes"] = cache_bytes(
+                folder, dtype, slots, max_model_len, parallel
+            )
+    elif parallel > (found := torch.cuda.device_count()):
+        raise ConfigError(
+            f"rollout.engine_options.tensor_parallel_size is {parallel}, "
+            f"this machine shows {found} devices",
+            hint="lower it, or look at CUDA_VISIBLE_DEVICES",
+        )
     arguments |= options
     # a grammar is of text; otherwise tokens are all that vLLM sees
     arguments["skip_tokenizer_init"] = not arguments.pop("guided", False)
@@ -154,14 +212,34 @@ def engine_arguments(
     return AsyncEngineArgs(**arguments)
 
 
-def cache_bytes(folder: Path, dtype: str, slots: int, max_model_len: int) -> int:
-    """Memory for the keys and values of full slots, within bounds; more than that preempts."""
-    config = json.loads((folder / "config.json").read_text())
-    config = config.get("text_config", config)
+def cache_bytes(folder: Path, dtype: str, slots: int, max_model_len: int, parallel: int = 1) -> int:
+    """Memory, of each worker, for the keys and values of full slots, within bounds; more than that
+    preempts."""
+    config = _text_config(folder)
     heads = int(config["num_attention_heads"])
     head_size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
+    kv_heads = max(int(config.get("num_key_value_heads") or heads) // parallel, 1)
     item = 4 if dtype == "float32" else 2
     per_token = 2 * int(config["num_hidden_layers"]) * kv_heads * head_size * item
     blocks = slots * -(-max_model_len // _KV_BLOCK) + 1
     return min(max(blocks * _KV_BLOCK * per_token, _KV_BYTES[0]), _KV_BYTES[1])
+
+
+def check_slices(folder: Path, parallel: int) -> None:
+    """Refuse a `tensor_parallel_size` that does not divide the attention heads of a model.
+
+    Raises:
+        ConfigError: With both numbers.
+    """
+    heads = int(_text_config(folder)["num_attention_heads"])
+    if heads % parallel:
+        raise ConfigError(
+            f"rollout.engine_options.tensor_parallel_size is {parallel}, "
+            f"the model in {folder} has {heads} attention heads",
+            hint="it must divide them",
+        )
+
+
+def _text_config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return dict(config.get("text_config", config))

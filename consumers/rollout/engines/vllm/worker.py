@@ -1,29 +1,32 @@
-"""What runs inside vLLM's worker: weights replaced in place, and measured by their own names.
+"""What runs inside vLLM's workers: weights replaced in place, and measured by their own names.
 
-Imported by vLLM in its engine process before the model is loaded. Fused parameters (qkv,
-gate_up) are cut into views under Hugging Face names, so that loading is a copy and the
-fingerprint of what is served is comparable with what was published.
+Imported by vLLM in each worker process before the model is loaded. An extension rather than one
+of vLLM's weight transfer engines: those are told in three calls that answer nothing, while here
+one call copies between two steps and answers with what is held afterwards.
 """
 
 import logging
-import multiprocessing
 import os
+import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+)
 from vllm.platforms import current_platform
 
-from infra.weights import tensor_file
-from infra.weights.errors import WeightsCorrupt
-from infra.weights.fingerprint import TIED_HEAD, fingerprint
+from consumers.rollout.engines.vllm.setup import OWNER
+from consumers.rollout.engines.vllm.shards import Shard, differing, shards_of
+from infra.weights.fingerprint import TIED_HEAD, entries_of
 
 logger = logging.getLogger(__name__)
-
-_PARENT_CHECK_S = 1.0
 
 
 def _plain_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
@@ -38,19 +41,23 @@ def _prepare_process() -> None:
         layer_utils.dispatch_cpu_unquantized_gemm = _plain_linear
         # The first kernel of a short prompt uses AMX tiles without asking the system for them.
         torch.cpu._init_amx()
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    if threading.current_thread() is threading.main_thread():
-        # Ctrl-C reaches the whole group; the rollout worker hands over first, then closes us.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), name="parent-watch", daemon=True).start()
+    owner = int(os.environ[OWNER])
+    watch = threading.Thread(target=_end_with, args=(owner,), name="owner-watch", daemon=True)
+    watch.start()
 
 
-def _end_with(parent: Any) -> None:
-    """Leave when the parent was killed: vLLM's engine process would stay."""
-    while parent.is_alive() and os.getppid() == parent.pid:
-        parent.join(_PARENT_CHECK_S)
+def _end_with(owner: int) -> None:
+    """Leave when the rollout worker was killed, and take vLLM's engine process along if that is
+    another one: both would stay."""
+    engine = os.getppid()
+    try:
+        ended = select.poll()
+        ended.register(os.pidfd_open(owner), select.POLLIN)
+        ended.poll()
+    except ProcessLookupError:
+        pass
+    if engine != owner and os.getppid() == engine:
+        os.kill(engine, signal.SIGKILL)
     os._exit(1)
 
 
@@ -62,68 +69,90 @@ class WarrenWorkerExtension:
 
     model_runner: Any
 
-    def warren_layout(self) -> list[tuple[str, str, list[int]]]:
-        """Name, dtype and shape of every tensor that is served, by Hugging Face name."""
+    def warren_pid(self) -> int:
+        """Of this worker."""
+        return os.getpid()
+
+    def warren_layout(self) -> list[tuple[str, str, list[int], int, int, int]]:
+        """Name, dtype, shape of the published tensor, and dimension, start and stop of the slice
+        that is held here."""
         return [
-            (name, str(view.dtype).removeprefix("torch."), list(view.shape))
-            for name, view in self._warren_views().items()
+            (
+                shard.name,
+                str(shard.held.dtype).removeprefix("torch."),
+                list(shard.shape),
+                shard.dim,
+                shard.start,
+                shard.stop,
+            )
+            for shard in self._warren_shards()
         ]
 
-    def warren_fingerprint(self) -> str:
-        """Of what is served now."""
-        return fingerprint(self._warren_views())
+    def warren_differing(self, paths: list[str]) -> list[str]:
+        """Names of which this worker holds other bytes than the files, cast to its dtype."""
+        return differing(self._warren_shards(), _mapped(paths))
 
-    def warren_load(self, paths: list[str], cast: bool) -> dict[str, str]:
-        """Copy files into the parameters.
+    def warren_check(self, paths: list[str], names: list[str] | None, cast: bool) -> str:
+        """What is wrong with files that are to be loaded; empty: nothing.
 
         Args:
             paths: Safetensors files, together one version.
+            names: Tensors that will be copied; None: all.
             cast: Whether another dtype is converted rather than refused.
+        """
+        try:
+            published = _mapped(paths)
+        except (OSError, SafetensorError) as error:
+            return f"the files cannot be read: {error}"
+        shards = self._warren_shards()
+        wrong = [
+            shard.name
+            for shard in _chosen(shards, names)
+            if (given := published.get(shard.name)) is None
+            or tuple(given.shape) != shard.shape
+            or (given.dtype != shard.held.dtype and not cast)
+        ]
+        wrong += published.keys() - {shard.name for shard in shards} - {TIED_HEAD}
+        return f"the files do not fit: {', '.join(sorted(wrong)[:5])}" if wrong else ""
+
+    def warren_load(self, paths: list[str], names: list[str] | None) -> dict[str, Any]:
+        """Copy checked files into the parameters, and measure what is there then.
 
         Returns:
-            `fingerprint`, measured afterwards; or `refused`, and nothing was touched.
+            `entries` of the tensors of which this worker has to say them: those that it holds
+            whole, as it holds them, and its share of those that several hold in slices, as they
+            are in the files; `differing`: names of slices that are not those of the files.
         """
-        tensors: dict[str, torch.Tensor] = {}
-        try:
-            for path in paths:
-                tensors.update(tensor_file.read(Path(path)))
-        except WeightsCorrupt as error:
-            return {"refused": str(error)}
-        views = self._warren_views()
-        unknown = tensors.keys() - views.keys() - {TIED_HEAD}
-        wrong = [
-            name
-            for name, view in views.items()
-            if name not in tensors
-            or tensors[name].shape != view.shape
-            or (tensors[name].dtype != view.dtype and not cast)
-        ]
-        if unknown or wrong:
-            return {"refused": f"the files do not fit: {sorted([*unknown, *wrong])[:5]}"}
+        published = _mapped(paths)
+        shards = _chosen(self._warren_shards(), names)
         with torch.no_grad():
-            for name, view in views.items():
-                view.copy_(tensors[name])
-        return {"fingerprint": fingerprint(views)}
+            for shard in shards:
+                shard.held.copy_(shard.of(published[shard.name]))
+        return _measured(shards, published)
 
-    def _warren_views(self) -> dict[str, torch.Tensor]:
-        return dict(hugging_face_views(self.model_runner.get_model()))
+    def _warren_shards(self) -> list[Shard]:
+        return list(shards_of(self.model_runner.get_model()))
 
 
-def hugging_face_views(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter under its Hugging Face name, fused ones in parts; all are views."""
-    fused: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-    for name, parameter in model.named_parameters():
-        module_name, _, leaf = name.rpartition(".")
-        prefix, _, module_leaf = module_name.rpartition(".")
-        module = model.get_submodule(module_name)
-        parts = fused.get(module_leaf, [])
-        sizes = getattr(module, "output_sizes", None)
-        if len(parts) > 1 and sizes is not None and len(sizes) == len(parts):
-            begin = 0
-            for part, size in zip(parts, sizes, strict=True):
-                yield f"{prefix}.{part}.{leaf}", parameter.data[begin : begin + size]
-                begin += size
-        elif hasattr(module, "org_vocab_size"):
-            yield name, parameter.data[: module.org_vocab_size]
-        else:
-            yield name, parameter.data
+def _mapped(paths: list[str]) -> dict[str, torch.Tensor]:
+    """Views on the files themselves: their pages are shared with who else maps them."""
+    published: dict[str, torch.Tensor] = {}
+    for path in paths:
+        with safe_open(Path(path), framework="pt") as file:
+            published.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    return published
+
+
+def _chosen(shards: list[Shard], names: list[str] | None) -> list[Shard]:
+    if names is None:
+        return shards
+    wanted = set(names)
+    return [shard for shard in shards if shard.name in wanted]
+
+
+def _measured(shards: list[Shard], published: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    sliced = [shard for shard in shards if not shard.whole]
+    rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+    said = {shard.name: shard.held for shard in shards if shard.whole}
+    said |= {shard.name: published[shard.name].to(shard.held.dtype) for shard in sliced[rank::size]}
+    return {"entries": entries_of(said), "differing": differing(sliced, published)}

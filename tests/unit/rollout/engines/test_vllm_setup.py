@@ -55,11 +55,23 @@ def test_a_missing_vllm_says_how_to_get_it(installed):
     [
         ({"max_num_seqs": 4}, r"rollout\.slots"),
         ({"trust_remote_code": True}, "its own value"),
-        ({"tensor_parallel_size": 2}, "one device"),
+        ({"tensor_parallel_size": 0}, "counts devices"),
+        ({"tensor_parallel_size": "2"}, "counts devices"),
+        ({"pipeline_parallel_size": 2}, "tensor_parallel_size"),
+        ({"data_parallel_size": 2}, "more workers"),
+        ({"nnodes": 2}, "one machine"),
+        ({"quantization": "fp8"}, "other bytes"),
+        ({"quantization_config": {"linear": "fp8"}}, "other bytes"),
+        ({"distributed_executor_backend": "ray"}, "use uni or mp"),
+        ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "use mp"),
+        ({"gpu_memory_utilization": 0.0}, "share"),
+        ({"gpu_memory_utilization": 1.5}, "share"),
+        ({"gpu_memory_utilization": True}, "share"),
+        ({"gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 30}, "decides alone"),
         ({"kv_cache": "forget"}, "recompute"),
     ],
 )
-def test_options_that_the_engine_sets_itself_are_refused(installed, options, complaint):
+def test_options_that_cannot_be_served_are_refused(installed, options, complaint):
     installed["vllm"] = "0.32.0"
     with pytest.raises(ConfigError, match=complaint):
         vllm_setup.check_options(options)
@@ -68,6 +80,15 @@ def test_options_that_the_engine_sets_itself_are_refused(installed, options, com
 def test_options_of_vllm_pass(installed):
     installed["vllm"] = "0.32.0"
     vllm_setup.check_options({"gpu_memory_utilization": 0.5, "kv_cache": "keep"})
+    vllm_setup.check_options({"tensor_parallel_size": 4, "distributed_executor_backend": "mp"})
+    vllm_setup.check_options({"pipeline_parallel_size": 1, "quantization": None})
+
+
+def test_a_model_that_cannot_be_cut_into_equal_slices_is_refused(tmp_path):
+    models.build(tmp_path, tied=False, seed=0)
+    vllm_setup.check_slices(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"is 3, .*has 4 attention heads"):
+        vllm_setup.check_slices(tmp_path, 3)
 
 
 def test_the_users_environment_wins(installed, monkeypatch):
@@ -77,6 +98,7 @@ def test_the_users_environment_wins(installed, monkeypatch):
     assert os.environ["OMP_NUM_THREADS"] == "3"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert os.environ[vllm_setup.OWNER] == str(os.getpid())
 
 
 def test_a_gpu_keeps_its_compiler_and_threads(installed, monkeypatch):
@@ -92,4 +114,6 @@ def test_cache_memory_holds_all_slots_within_bounds(tmp_path):
     per_token = 2 * 2 * 2 * 32 * 4
     expected = (4096 * 2 + 1) * 128 * per_token
     assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256) == expected
+    assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256, 2) == expected // 2
+    assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256, 4) == expected // 2
     assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 32768) == 4 << 30

@@ -1,0 +1,60 @@
+"""vLLM's processes: an engine process, and with tensor parallelism one worker for each slice."""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_ENGINE = "EngineCore"
+_CLOSE_S = 0.5
+_GONE_S = 5.0
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Processes started in here never see SIGINT, which Ctrl-C sends to the whole group: the
+    rollout worker hands over first, then ends them."""
+    resource_tracker.ensure_running()  # which would unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def watched(pids: Iterable[int]) -> list[int]:
+    """Descriptors of processes, which name no other when these have ended."""
+    return [os.pidfd_open(pid) for pid in pids]
+
+
+def end_all(engine: Any, workers: list[int]) -> None:
+    """End the engine process and its workers, and see that they have ended: vLLM kills the first
+    and looks away. They hold nothing that is worth their time.
+
+    Args:
+        engine: vLLM's `AsyncLLM`.
+        workers: Descriptors, closed here.
+    """
+    started = [child for child in multiprocessing.active_children() if _ENGINE in child.name]
+    engine.shutdown(_CLOSE_S)
+    deadline = time.monotonic() + _GONE_S
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+        left_s = max(deadline - time.monotonic(), 0.0)
+        if not select.select([worker], [], [], left_s)[0]:
+            logger.warning("a worker process of vLLM does not end")
+        os.close(worker)
+    for child in started:
+        child.join(max(deadline - time.monotonic(), 0.1))
+        if child.is_alive():
+            logger.warning("vLLM's engine process %s does not end", child.pid)
