@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from tests.contract.harness import Served, started, two_versions
 from tests.contract.processes import descendants
+from tests.contract.sglang.server import WITH_SERVER
 from tests.factories import models
 
 
@@ -33,6 +34,10 @@ def pytest_collection_modifyitems(config, items):
         "transformers-tied",
         pytest.param("vllm-untied", marks=pytest.mark.vllm),
         pytest.param("vllm-tied", marks=pytest.mark.vllm),
+        "sglang-untied",
+        "sglang-tied",
+        pytest.param("sglang_server-untied", marks=[pytest.mark.sglang, WITH_SERVER]),
+        pytest.param("sglang_server-tied", marks=[pytest.mark.sglang, WITH_SERVER]),
     ],
 )
 async def session_engine(request, tmp_path_factory) -> AsyncIterator[Served]:

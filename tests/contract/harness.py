@@ -1,5 +1,6 @@
 """Asking an engine, and Hugging Face models as the oracle."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,18 @@ class Served:
     weights: list[PreparedWeights]
     references: list[Any]
     first_turn: Turn
+
+    @property
+    def seeded(self) -> bool:
+        """Whether seeds have an effect; an SGLang server has to be started for that."""
+        return self.name != "sglang_server"
+
+    def refuses(self, **settings: Any) -> bool:
+        """Whether the engine understands these settings otherwise than others, and says so."""
+        cuts = [settings.get(cut) for cut in ("min_p", "top_k", "top_p") if settings.get(cut)]
+        mixed = len([cut for cut in cuts if cut != 1.0]) > 1
+        unseeded = self.name == "sglang" and settings.get("min_p")
+        return "sglang" in self.name and bool(mixed or unseeded)
 
     async def back_to_start(self) -> None:
         if self.engine.serving().version != 0:
@@ -99,6 +112,7 @@ def two_versions(root: Path, newer: Any) -> list[PreparedWeights]:
         newer.state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype="float32"
     )
     folder = root / "model0"
+    shutil.copy(folder / "config.json", root / "store" / published.folder)
     return [starting(folder, "float32"), prepare(root / "store", published, folder)]
 
 
@@ -125,6 +139,14 @@ def make_engine(
         from consumers.rollout.engines.vllm.engine import VllmEngine
 
         return VllmEngine(**values, options={"kv_cache_memory_bytes": 64 << 20, **options})
+    if name == "sglang":
+        from tests.contract.sglang.fake_engine import fake_server
+
+        return fake_server(**values)
+    if name == "sglang_server":
+        from tests.contract.sglang.server import cpu_server
+
+        return cpu_server(**values)
     if name == "simulated":
         from consumers.rollout.engines.simulated.engine import SimulatedEngine
 

@@ -63,6 +63,10 @@ async def two_turns(served, section: RolloutSection, index: int):
     ids=lambda options: "-".join(options),
 )
 async def test_recomputed_with_the_same_weights_is_stored(served, options):
+    if served.refuses(**options):
+        with pytest.raises(ValueError, match="request o has min_p"):
+            await run(served.engine, request("o", prompt(5), **options))
+        return
     section = RolloutSection(max_turn_tokens=24, **options)
     sampled = [await two_turns(served, section, index) for index in range(4)]
     (batch,) = pack(sampled, [0.0] * 4, 10_000)

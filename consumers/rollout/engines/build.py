@@ -1,11 +1,12 @@
 """The engine that a recipe names; nothing heavy is imported before."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.engines.options import check_sampling
-from infra.roles.errors import ConfigError
+from infra.runs.folder import RunFolder
 from infra.weights.store import WeightStore
 from schemas.config import RunConfig
 
@@ -13,14 +14,12 @@ if TYPE_CHECKING:
     from infra.weights.described import DescribedWeights
     from infra.weights.local.weights import LocalWeights
 
-AVAILABLE = ("transformers", "vllm", "simulated")
-
 
 def build_engine(config: RunConfig) -> Engine:
     """Make the engine of a rollout worker; it is started by `Engine.start`.
 
     Raises:
-        ConfigError: This version has no such engine, or does not know one of its options.
+        ConfigError: The engine is not installed, or does not know one of its options.
     """
     check_engine(config)
     section = config.rollout
@@ -47,6 +46,17 @@ def build_engine(config: RunConfig) -> Engine:
             max_model_len=length,
             options=options,
         )
+    if section.engine == "sglang":
+        from consumers.rollout.engines.sglang.engine import SglangEngine
+
+        return SglangEngine(
+            model_folder=folder,
+            dtype=config.model.dtype,
+            slots=section.slots,
+            max_model_len=length,
+            options=options,
+            log=RunFolder.of(config).logs / f"sglang-{os.getpid()}.log",
+        )
     from consumers.rollout.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine(
@@ -71,19 +81,18 @@ def held_weights(config: RunConfig, store: WeightStore) -> "LocalWeights | Descr
 
 
 def check_engine(config: RunConfig) -> None:
-    """Refuse an engine that this version has not, sampling options that it does not take, or a
-    profile of the simulated one that it does not understand; imports nothing heavy.
+    """Refuse sampling and engine options that an engine does not take; imports nothing heavy.
 
     Raises:
-        ConfigError: With the engines, or the keys, that there are.
+        ConfigError: With the options that there are.
     """
-    if config.rollout.engine not in AVAILABLE:
-        raise ConfigError(
-            f"rollout.engine is {config.rollout.engine!r}",
-            hint=f"this version has {' and '.join(AVAILABLE)}",
-        )
     check_sampling(config)
     if config.rollout.engine == "simulated":
         from consumers.rollout.engines.simulated.profile import read_profile
 
         read_profile(config.rollout.engine_options)
+    if config.rollout.engine == "sglang":
+        from consumers.rollout.engines.sglang.options import check_reachable, read_options
+
+        section = config.rollout
+        check_reachable(read_options({"kv_cache": section.kv_cache, **section.engine_options}))

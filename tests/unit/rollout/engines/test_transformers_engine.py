@@ -274,9 +274,3 @@ def recipe(folder, **rollout) -> RunConfig:
 def test_the_recipe_names_the_engine(folder):
     built = build_engine(recipe(folder, engine_options={"device": "cpu"}))
     assert isinstance(built, TransformersEngine)
-
-
-@pytest.mark.parametrize("name", ["sglang"])
-def test_engines_of_other_versions_are_refused_by_name(folder, name):
-    with pytest.raises(ConfigError, match="transformers and vllm"):
-        build_engine(recipe(folder, engine=name))

@@ -1,0 +1,1 @@
+"""SGLang, over HTTP: a server that the worker starts, or one that it is given."""

@@ -1,0 +1,130 @@
+"""What a server is, and whether it is one that the engine can work with."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.rollout.engines.base import EngineFailed
+from consumers.rollout.engines.sglang.client import Client
+from consumers.rollout.engines.sglang.options import check_version
+from infra.roles.errors import ConfigError
+
+_TIE_ROOM = 64
+"""Tokens as likely as the last one that top-k keeps may join them."""
+_PROBE_S = 120.0
+_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Of a running server."""
+
+    version: str
+    device: str
+    tensor_parallel: int
+    deterministic: bool
+    """Noise is a function of seed and position; without it, seeds have no effect."""
+    mask_limit: int
+    """Tokens that may be left after top-k, top-p and min-p."""
+
+    def top_k(self, wanted: int, vocab_size: int) -> int:
+        """The top-k to send when a distribution is truncated: SGLang tells the log-probability of
+        a truncated distribution only where top-k bounds it."""
+        whole = vocab_size <= self.mask_limit
+        return min(wanted or vocab_size, vocab_size if whole else self.mask_limit - _TIE_ROOM)
+
+
+def read_facts(info: Mapping[str, Any], *, dtype: str, max_model_len: int) -> Facts:
+    """Check `/server_info`.
+
+    Args:
+        info: The answer.
+        dtype: That the model must have.
+        max_model_len: Tokens that must fit, prompt and answer together.
+
+    Raises:
+        ConfigError: A version or a flag with which this engine would be wrong.
+    """
+    check_version(str(info.get("version")))
+    needed = {
+        "dtype": (dtype, "auto" if dtype == "auto" else dtype),
+        "dp_size": (1,),
+        "pp_size": (1,),
+        "tokenizer_worker_num": (1,),
+        "skip_tokenizer_init": (True,),
+        "disaggregation_mode": ("null",),
+        "speculative_algorithm": (None,),
+        "quantization": (None,),
+        "preferred_sampling_params": (None,),
+        "enable_lora": (None, False),
+    }
+    for name, allowed in needed.items():
+        if info.get(name) not in allowed:
+            raise ConfigError(
+                f"the SGLang server runs with {name} = {info.get(name)!r}, "
+                f"this engine needs {allowed[0]!r}",
+                hint="start it with other arguments",
+            )
+    room = int(info.get("max_req_input_len") or 0) + 1
+    if room < max_model_len:
+        raise ConfigError(
+            f"the SGLang server takes sequences of {room} tokens, the recipe needs {max_model_len}",
+            hint=f"start it with --context-length {max_model_len + 8} and a cache "
+            "(--max-total-tokens) that holds more than that",
+        )
+    return Facts(
+        version=str(info["version"]),
+        device=str(info.get("device")),
+        tensor_parallel=int(info.get("tp_size") or 1),
+        deterministic=bool(info.get("enable_deterministic_inference")),
+        mask_limit=int(info.get("sampling_mask_max_tokens") or 0),
+    )
+
+
+async def probe(client: Client) -> None:
+    """Generate one token, and see that its log-probabilities mean what they must.
+
+    Half the temperature doubles differences of logits, unless the server is told to report those
+    of the plain model (`SGLANG_RETURN_ORIGINAL_LOGPROB`). Of two tokens that top-k leaves, the
+    reported log-probabilities and that of the sampled one must agree.
+
+    Raises:
+        EngineFailed: They do not, or the answer is not what SGLang sends.
+    """
+    body = {
+        "input_ids": [0],
+        "sampling_params": {
+            "max_new_tokens": 1,
+            "temperature": 0.5,
+            "top_k": 2,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "ignore_eos": True,
+        },
+        "return_logprob": True,
+        "return_sampling_mask": True,
+        "top_logprobs_num": 2,
+    }
+    answer = await client.generate(body, timeout_s=_PROBE_S)
+    try:
+        found = answer.json()
+        meta = found["meta_info"]
+        (token,) = found["output_ids"]
+        two = {entry[1]: entry[0] for entry in meta["output_top_logprobs"][0]}
+        (sampled,) = meta["output_token_sampling_logprobs"]
+        ((logprob, told, _),) = meta["output_token_logprobs"]
+        agreed = told == token and math.isclose(logprob, two[token], abs_tol=_TOLERANCE)
+        expected = two[token] - math.log(sum(map(math.exp, two.values())))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise EngineFailed(
+            f"SGLang's answer to a first token is not understood ({type(error).__name__}: {error}):"
+            f" {answer.text[:500]}"
+        ) from error
+    if not agreed or not math.isclose(sampled, expected, abs_tol=_TOLERANCE):
+        raise EngineFailed(
+            f"SGLang tells log-probability {sampled:.4f} of a token of which {expected:.4f} was "
+            f"expected",
+            hint="start the server without SGLANG_RETURN_ORIGINAL_LOGPROB: log-probabilities must "
+            "be of what was sampled",
+        )
