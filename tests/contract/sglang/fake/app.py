@@ -91,6 +91,7 @@ class App:
 
     async def _generating(self, app: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(self.scheduler.run())
+        task.add_done_callback(lambda done: done.cancelled() or self.scheduler.die())
         yield
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -245,7 +246,7 @@ class App:
         rank = {
             "checksums": self.scheduler.model.checksums(),
             "per_gpu_checksum": "0" * 64,
-            "parallelism_info": {"role": "target"} | place,
+            "parallelism_info": [{"role": "target"} | place],
         }
         return web.json_response(
             {

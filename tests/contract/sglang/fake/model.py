@@ -38,7 +38,7 @@ class Model:
     def logits(self, tokens: list[int], cache: DynamicCache) -> torch.Tensor:
         """Of the next token, (vocabulary,), float32; the cache takes what it lacks."""
         new = torch.tensor([tokens[cache.get_seq_length() :]])
-        with torch.inference_mode():
+        with torch.no_grad():
             return self.network(new, past_key_values=cache, use_cache=True).logits[0, -1].float()
 
     def checksums(self) -> dict[str, str]:
