@@ -1,6 +1,8 @@
 """Weights are damaged in time, or it does not count."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,20 @@ def world_of(run: RunMaker, tmp_path: Path) -> World:
     )
 
 
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once the fault knows which versions were there before."""
+    event, versions = threading.Event(), weights._versions
+
+    def look(store: WeightStore) -> Sequence[str]:
+        found = versions(store)
+        event.set()
+        return found
+
+    monkeypatch.setattr(weights, "_versions", look)
+    return event
+
+
 def name_it(run: RunMaker, folder: Path) -> None:
     """The version's manifest."""
     run.manifests.create(
@@ -78,11 +94,11 @@ async def begin(run: RunMaker, version: int, *, named_before: bool) -> Path:
 
 
 async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_taken(
-    run: RunMaker, world: World
+    run: RunMaker, world: World, looked: threading.Event
 ) -> None:
     fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
     task = asyncio.create_task(weights.flip(world, fault))
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(looked.wait, 30)
     await begin(run, 1, named_before=True)
     await asyncio.sleep(0.1)
     name_it(run, await begin(run, 2, named_before=False))
@@ -97,11 +113,11 @@ async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_t
 
 
 async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
-    run: RunMaker, world: World
+    run: RunMaker, world: World, looked: threading.Event
 ) -> None:
     fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_TRUNCATE, target="weights", seed=3)
     task = asyncio.create_task(weights.truncate(world, fault))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(looked.wait, 30)
     store = Path(run.folder.weights(run.config))
     partial = store / ".partial"
     partial.mkdir(parents=True)
@@ -119,14 +135,16 @@ async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
     assert outcome.detail.count("of 256 bytes left") == 2
 
 
-async def test_a_store_behind_a_url_is_harmed_like_a_folder(tmp_path: Path) -> None:
+async def test_a_store_behind_a_url_is_harmed_like_a_folder(
+    tmp_path: Path, looked: threading.Event
+) -> None:
     url = f"memory://{tmp_path.name}"
     run = RunMaker(tmp_path, weights={"store": url})
     store, folder = WeightStore.at(url), "v00000004.i1.0123abcd"
     fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
     world = world_of(run, tmp_path)
     task = asyncio.create_task(weights.flip(world, fault))
-    await asyncio.sleep(0.05)
+    await asyncio.to_thread(looked.wait, 30)
     (file,) = store.files.write(folder, {"delta.bin": (WHOLE,)})
     while store.files.read(f"{folder}/delta.bin") == WHOLE:
         await asyncio.sleep(0.001)
