@@ -12,8 +12,8 @@ from infra.weights.delta.encode import encode_delta
 from infra.weights.files.base import Chunks
 from infra.weights.fingerprint import TIED_HEAD, entries_of, of_entries
 
-MAX_FILE_BYTES = 4 << 30
-"""Larger full copies are cut into several files."""
+MAX_FILE_BYTES = 1 << 30
+"""Larger whole copies are cut into several files, which travel beside each other."""
 MAX_DELTA_SHARE = 0.6
 """Of the full copy; a larger delta is not worth its chain."""
 
