@@ -14,18 +14,16 @@ class Sample:
 
     at: float
     """Seconds, monotonic."""
-    private: int
-    """Proportional set size without shared memory, of all processes."""
-    shared: int
-    """Shared memory that they have mapped: a part of `kept` while weights are mapped."""
+    mapped: int
+    """Proportional set size of all processes, without what they map of shared memory."""
     kept: int
-    """What lies in the folder, hard links counted once."""
+    """Shared memory: what lies in the folder, hard links counted once."""
 
     @property
     def total(self) -> int:
         """Memory that would be free without these processes; what is mapped from the folder counts
         once."""
-        return self.private + self.kept
+        return self.mapped + self.kept
 
 
 class MemoryWatch:
@@ -71,12 +69,9 @@ class MemoryWatch:
             self.samples.append(self._sample())
 
     def _sample(self) -> Sample:
-        private = shared = 0
-        for pid in _family(self._pid):
-            told = _smaps(pid)
-            private += told.get("Pss_Anon", 0) + told.get("Pss_File", 0)
-            shared += told.get("Pss_Shmem", 0)
-        return Sample(time.monotonic(), private, shared, _size(self._folder))
+        families = [_smaps(pid) for pid in _family(self._pid)]
+        mapped = sum(told.get("Pss", 0) - told.get("Pss_Shmem", 0) for told in families)
+        return Sample(time.monotonic(), mapped, _size(self._folder))
 
 
 def _smaps(pid: int) -> dict[str, int]:
