@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from infra.amqp.connection import Broker
 from infra.amqp.local_broker import LocalBroker
@@ -48,6 +49,7 @@ class Update:
 
 def model(folder: Path, seed: int) -> Any:
     """A random Llama of 123 million parameters, 247 MB in bfloat16."""
+    disable_progress_bar()
     torch.manual_seed(seed)
     config = LlamaConfig(
         architectures=["LlamaForCausalLM"],

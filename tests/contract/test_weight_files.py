@@ -22,11 +22,11 @@ CHANGED = frozenset(
 
 
 def published(root: Path, tensors, version: int = 2):
-    store = WeightStore(root / "store")
+    store = WeightStore.at(root / "store")
     manifest = store.publish(
         tensors, version=version, run_id="contract", incarnation=1, step=1, dtype="float32"
     )
-    return manifest, sorted((store.folder / manifest.folder).glob("*.safetensors"))
+    return manifest, sorted((Path(store.where) / manifest.folder).glob("*.safetensors"))
 
 
 def partly(served, root: Path) -> tuple[PreparedWeights, torch.nn.Module]:
