@@ -43,6 +43,15 @@ def test_check_refuses_names_that_lead_nowhere(tmp_path: Path, rollout: dict[str
         check(recipe(tmp_path, **rollout))
 
 
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    chatml_folder(tmp_path / "chatml")
+    (tmp_path / "file").write_text("")
+    made = recipe(tmp_path)
+    weights = made.weights.model_copy(update={"cache": str(tmp_path / "file" / "cache")})
+    with pytest.raises(ConfigError, match="cannot write to .*file/cache"):
+        check(made.model_copy(update={"weights": weights}))
+
+
 def test_tools_that_the_agent_has_no_use_for_are_refused(tmp_path: Path) -> None:
     chatml_folder(tmp_path / "chatml")
     with pytest.raises(ConfigError, match="agent 'single_turn' uses none"):
