@@ -325,6 +325,11 @@ class RunConfig(Frozen):
                 f"rollout.min_tokens={rollout.min_tokens} exceeds "
                 f"rollout.max_turn_tokens={rollout.max_turn_tokens}"
             )
+        if self.trainer.lora_rank and self.rollout.engine == "simulated":
+            raise ValueError(
+                "trainer.lora_rank: the simulated engine holds no weights to which an adapter "
+                "could be added; choose another rollout.engine"
+            )
         needed = math.ceil(algorithm.max_staleness)
         if algorithm.max_version_lag < needed:
             raise ValueError(

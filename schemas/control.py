@@ -34,6 +34,9 @@ class WeightsPublished(Message):
     """Version that `delta` starts from; None without a delta."""
     delta: tuple[WeightFile, ...] = ()
     """What changed since `base_version` (`infra/weights/delta`)."""
+    adapter: bool = False
+    """Whether `delta` is a low-rank adapter of the starting model (`infra/weights/adapter.py`).
+    Then it leads here from any version of the run, and `base_version` is one to begin with."""
     fingerprint: str
     """Of the tensors, independent of how they are filed (`infra/weights/fingerprint.py`)."""
 
@@ -41,6 +44,8 @@ class WeightsPublished(Message):
     def _can_be_had(self) -> Self:
         if not (self.full or self.delta):
             raise ValueError(f"version {self.version} names no file")
+        if self.adapter and not self.delta:
+            raise ValueError(f"version {self.version} has no file of its adapter")
         if bool(self.delta) != (self.base_version is not None):
             raise ValueError(f"version {self.version}: a delta and its base_version go together")
         if self.base_version is not None and not 0 <= self.base_version < self.version:

@@ -36,6 +36,11 @@ class Keyframes:
         self._gap = min(self._every, 2 * self._gap)
         return True
 
+    @property
+    def newest(self) -> int | None:
+        """The newest one that is out; None before the first."""
+        return self._newest if self._newest >= 0 else None
+
     def published(self, manifest: WeightsPublished) -> None:
         """It is out."""
         if manifest.full:

@@ -24,7 +24,7 @@ from infra.roles.errors import WarrenError
 from infra.runs.failpoints import FailPoint, reach
 from infra.weights.errors import VersionExists, WeightsCorrupt
 from infra.weights.fingerprint import entries_of, of_entries
-from infra.weights.publication import Base, Publication, casted, publication
+from infra.weights.publication import Base, Publication, adapted, casted, publication
 from infra.weights.store import WeightStore
 from schemas.control import WeightFile, WeightsPublished
 from schemas.journal import Published
@@ -157,12 +157,13 @@ class Publisher:
         if isinstance(found, WeightsPublished):
             return found, None
         version, whole = found, whole or found != first
-        new = publication(
-            tensors,
-            base=self._base,
-            keyframe=whole or self._keyframes.due(version),
-            codec=weights.codec,
-        )
+        keyframe = whole or self._keyframes.due(version)
+        adapter = learner.policy.adapter_tensors()
+        if adapter is not None and weights.codec != "full":
+            base = self._keyframes.newest
+            new = adapted(tensors, adapter, keyframe=keyframe, base_version=base)
+        else:
+            new = publication(tensors, base=self._base, keyframe=keyframe, codec=weights.codec)
         published = self._write(new, version, step)
         self._advance(published, Base(version, tensors, new.entries))
         return published, new
@@ -224,7 +225,10 @@ def _told(published: WeightsPublished, metrics: Mapping[str, float]) -> str:
         return "it was in the store"
     parts = [
         f"{name} {_size(_bytes(files))}"
-        for name, files in (("delta", published.delta), ("whole", published.full))
+        for name, files in (
+            ("adapter" if published.adapter else "delta", published.delta),
+            ("whole", published.full),
+        )
         if files
     ]
     if "weights/changed_share" in metrics:

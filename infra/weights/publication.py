@@ -18,6 +18,7 @@ MAX_DELTA_SHARE = 0.6
 """Of the full copy; a larger delta is not worth its chain."""
 
 DELTA_FILE = "delta.bin"
+ADAPTER_FILE = "adapter.bin"
 
 Codec = Literal["step", "absolute", "full"]
 
@@ -46,6 +47,8 @@ class Publication:
     """Likewise; empty when there is none."""
     base_version: int | None
     """Of the delta."""
+    adapter: bool = False
+    """The delta is a low-rank adapter."""
     metrics: Mapping[str, float]
     """For the step's line."""
 
@@ -110,15 +113,52 @@ def publication(
         metrics |= {"weights/delta_share": share, "weights/changed_share": changed}
         if share <= MAX_DELTA_SHARE:
             delta = {DELTA_FILE: encoded.body}
-    full = filed(tensors, MAX_FILE_BYTES) if keyframe or not delta else []
     return Publication(
         tensors=tensors,
         entries=entries,
-        full={name: tensor_file.chunks(part) for name, part in full},
+        full=_whole(tensors) if keyframe or not delta else {},
         delta=delta,
         base_version=base.version if base is not None and delta else None,
         metrics=metrics,
     )
+
+
+def adapted(
+    tensors: Mapping[str, torch.Tensor],
+    adapter: Mapping[str, torch.Tensor],
+    *,
+    keyframe: bool,
+    base_version: int | None,
+) -> Publication:
+    """A version that is told by its low-rank adapter (`infra/weights/adapter.py`).
+
+    Args:
+        tensors: From `casted`, the adapter merged in.
+        adapter: Of the starting model.
+        keyframe: All of it is wanted, too.
+        base_version: The newest keyframe; None if there is none yet, and this must be one.
+    """
+    started = time.monotonic()
+    entries = entries_of(tensors)
+    num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+    share = sum(tensor.nbytes for tensor in adapter.values()) / max(1, num_bytes)
+    whole = keyframe or base_version is None
+    return Publication(
+        tensors=tensors,
+        entries=entries,
+        full=_whole(tensors) if whole else {},
+        delta={} if base_version is None else {ADAPTER_FILE: tensor_file.chunks(adapter)},
+        base_version=base_version,
+        adapter=base_version is not None,
+        metrics={
+            "time/encode_s": time.monotonic() - started,
+            "weights/delta_share": share,
+        },
+    )
+
+
+def _whole(tensors: Mapping[str, torch.Tensor]) -> dict[str, Chunks]:
+    return {name: tensor_file.chunks(part) for name, part in filed(tensors, MAX_FILE_BYTES)}
 
 
 def filed(

@@ -168,6 +168,7 @@ class WeightStore:
                 full=tuple(file for file in files if file.name in new.full),
                 base_version=new.base_version,
                 delta=tuple(file for file in files if file.name in new.delta),
+                adapter=new.adapter,
                 fingerprint=new.fingerprint,
             )
             self.manifests.create(published)

@@ -122,6 +122,10 @@ class Policy:
         on_disk = revert_weight_conversion(self.model, weights | buffers)
         return {name: on_disk[name].contiguous() for name in sorted(on_disk)}
 
+    def adapter_tensors(self) -> dict[str, Tensor] | None:
+        """The low-rank adapter that is trained (`infra/weights/adapter.py`); None without one."""
+        return None
+
     def _weights(self) -> dict[str, torch.nn.Parameter]:
         """Every weight by its name in the model, trained or not."""
         return self.masters()

@@ -62,6 +62,8 @@ def _backwards(
     while one is not None:
         if held is not None and (one.version, one.fingerprint) == (held.number, held.fingerprint):
             yield Plan(held, deltas)
+        elif held is not None and one.adapter and not deltas:
+            yield Plan(held, (one,))
         if one.full:
             yield Plan(one, deltas)
         if one.base_version is None:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import xxhash
 
-from infra.weights.delta.decode import Delta
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.file_layout import ITEM_BYTES, Span, read_layout
 from infra.weights.fingerprint import entry, of_entries
@@ -30,6 +29,21 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 Bits = np.ndarray[Any, Any]
 T = TypeVar("T")
+
+
+class Change(Protocol):
+    """A delta, or an adapter."""
+
+    @property
+    def entries(self) -> Mapping[str, str] | None:
+        """Of the state that it leads to, if it tells."""
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of the tensors that it writes to."""
+
+    def apply(self, name: str, state: Bits) -> None:
+        """Change one tensor in place."""
 
 
 class Shadow:
@@ -80,14 +94,20 @@ class Shadow:
         shadow._copy(found)
         return shadow
 
-    def apply(self, delta: Delta) -> None:
+    @property
+    def kinds(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape by name."""
+        return {name: self._kind(name) for name in self._file_of}
+
+    def apply(self, delta: Change) -> None:
         """Change tensors in place.
 
         Raises:
             WeightsCorrupt: It is for other tensors, or damaged.
             OSError: The disk did not take the copy.
         """
-        self._compare(delta.entries)
+        if delta.entries is not None:
+            self._compare(delta.entries)
         files = {self._file_of[name] for name in delta.changed} - self._mapped.keys()
         self._each(sorted(files), self._write_anew)
         self._each(sorted(delta.changed), lambda name: delta.apply(name, self._bits(name)))

@@ -16,12 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from infra.weights.delta.decode import Delta, parse_delta
+from infra.weights.delta.decode import parse_delta
 from infra.weights.errors import CacheFailed, WeightsCorrupt
 from infra.weights.local.cache import Cache, failed, place_for
+from infra.weights.local.lowrank import AdapterChange
 from infra.weights.local.mapped import mapped
 from infra.weights.local.plan import Plan, plans
-from infra.weights.local.shadow import Shadow
+from infra.weights.local.shadow import Change, Shadow
 from infra.weights.local.version import Version
 from infra.weights.prepared import PreparedWeights
 from schemas.control import WeightFile, WeightsPublished
@@ -155,7 +156,7 @@ class LocalWeights:
             shadow = self._begun(plan, folder, fetched)
             entries = None
             for one, paths in zip(plan.deltas, parts, strict=True):
-                delta = _parsed(one, paths, broken)
+                delta = self._change(one, paths, shadow, broken)
                 _release(paths, fetched)
                 shadow.apply(delta)
                 entries = delta.entries
@@ -172,6 +173,20 @@ class LocalWeights:
             raise
         finally:
             shutil.rmtree(fetched, ignore_errors=True)
+
+    def _change(
+        self, published: WeightsPublished, paths: list[Path], shadow: Shadow, broken: set[int]
+    ) -> Change:
+        try:
+            if published.adapter:
+                return AdapterChange(paths[0], self._model_folder, shadow.kinds)
+            return parse_delta(b"".join(path.read_bytes() for path in paths))
+        except WeightsCorrupt:
+            broken.add(published.version)
+            raise
+        except OSError as error:
+            broken.add(published.version)
+            raise WeightsCorrupt(f"{paths[0]} cannot be read: {error.strerror or error}") from error
 
     def _begun(self, plan: Plan, folder: Path, fetched: Path) -> Shadow:
         if isinstance(plan.start, Version):
@@ -222,17 +237,6 @@ class LocalWeights:
             base_fingerprint="" if held is None else held.fingerprint,
             changed=None if different is None else frozenset(name for name, _ in different),
         )
-
-
-def _parsed(published: WeightsPublished, paths: list[Path], broken: set[int]) -> Delta:
-    try:
-        return parse_delta(b"".join(path.read_bytes() for path in paths))
-    except WeightsCorrupt:
-        broken.add(published.version)
-        raise
-    except OSError as error:
-        broken.add(published.version)
-        raise WeightsCorrupt(f"{paths[0]} cannot be read: {error.strerror or error}") from error
 
 
 def _release(paths: list[Path], fetched: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     made = recipe(tmp_path)
     weights = made.weights.model_copy(update={"cache": str(tmp_path / "file" / "cache")})
-    with pytest.raises(ConfigError, match="cannot write to .*file/cache"):
+    with pytest.raises(ConfigError, match=r"cannot write to .*file/cache"):
         check(made.model_copy(update={"weights": weights}))
 
 
