@@ -22,7 +22,12 @@ _CODES = {
     "I32": ("int32", 4),
     "I16": ("int16", 2),
     "I8": ("int8", 1),
+    "U64": ("uint64", 8),
+    "U32": ("uint32", 4),
+    "U16": ("uint16", 2),
     "U8": ("uint8", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
     "BOOL": ("bool", 1),
 }
 _CODE_OF = {dtype: code for code, (dtype, _) in _CODES.items()}

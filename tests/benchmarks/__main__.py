@@ -5,6 +5,7 @@
 `python -m tests.benchmarks joining`: a worker joins from a keyframe and deltas, one is killed.
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
+`python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from tests.benchmarks import (
     soak,
     weights_memory,
 )
+from tests.benchmarks.deltas.show import show_deltas
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
@@ -125,7 +127,8 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["codec", "help", "path", "growth"])
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
-    parser.add_argument("--folder", type=Path, help="where the soak's run and samples stay")
+    parser.add_argument("--folder", type=Path, help="of the soak's run, or of the deltas' model")
+    parser.add_argument("--steps", type=int, default=30, help="that the deltas' model is trained")
     parser.add_argument("--read", type=Path, help="samples of a former soak, to show again")
     parser.add_argument("--engine", action="append", help="of weights_memory; may be repeated")
     options = parser.parse_args()
@@ -143,6 +146,8 @@ def main() -> None:
                 show_ledger()
             case "replay":
                 show_replay()
+            case "deltas":
+                show_deltas(options.steps, options.folder)
             case "weights_memory":
                 weights_memory.show(tuple(options.engine or ("transformers", "vllm")))
             case "joining":
@@ -150,7 +155,10 @@ def main() -> None:
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:
-                known = "codec, help, path, growth, ledger, replay, weights_memory, joining, soak"
+                known = (
+                    "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, "
+                    "soak"
+                )
                 parser.error(f"{what!r} is none of {known}")
 
 

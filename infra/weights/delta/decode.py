@@ -9,9 +9,10 @@ import numpy as np
 import zstandard
 
 from infra.weights.delta.header import Header, Piece, TensorHeader, unpack
-from infra.weights.delta.layout import ITEM_BYTES, chunks_of
+from infra.weights.delta.layout import chunks_of
 from infra.weights.delta.sparse import Bits, Bytes, Malformed, positions_of, unzigzag, values_of
 from infra.weights.errors import WeightsCorrupt
+from infra.weights.file_layout import ITEM_BYTES
 
 _CHUNKS_KEPT = 8
 """Unpacked ones: small tensors that follow each other share a chunk."""

@@ -11,8 +11,9 @@ import xxhash
 import zstandard
 
 from infra.weights.delta import header
-from infra.weights.delta.layout import ITEM_BYTES, Span, chunks_of
+from infra.weights.delta.layout import Span, chunks_of
 from infra.weights.delta.sparse import Bits, Bytes, gaps_of, planes_of, zigzag
+from infra.weights.file_layout import ITEM_BYTES
 from infra.weights.fingerprint import of_entries
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import xxhash
 import zstandard
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from infra.weights.delta.layout import ITEM_BYTES, num_chunks, num_pieces
+from infra.weights.delta.layout import num_chunks, num_pieces
 from infra.weights.errors import WeightsCorrupt
+from infra.weights.file_layout import ITEM_BYTES
 from infra.weights.fingerprint import entry
 
 MAGIC = b"WRNDLTA1"

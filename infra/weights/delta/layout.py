@@ -7,25 +7,6 @@ CHUNK_ELEMENTS = 1 << 21
 """Part of the format. Longer ones compress hardly better, and need more memory on their way: up to
 some 40 bytes per changed element in each thread."""
 
-ITEM_BYTES = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-}
-"""Dtypes by their torch names."""
-
 
 class Span(NamedTuple):
     """The part of a tensor that lies in one chunk; flat element positions."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from infra.weights.delta import layout
 from infra.weights.delta.decode import parse_delta
 from infra.weights.delta.encode import encode_delta
+from infra.weights.file_layout import ITEM_BYTES
 from infra.weights.fingerprint import fingerprint
 from tests.factories.deltas import (
     applied,
@@ -37,7 +38,7 @@ SHAPES = st.lists(
 def pair(dtype, shapes, density, seed):
     """Any bit patterns, and others in some places."""
     random = np.random.default_rng(seed)
-    width = layout.ITEM_BYTES[dtype]
+    width = ITEM_BYTES[dtype]
     before, after = {}, {}
     for number, shape in enumerate(shapes):
         count = int(np.prod(shape, dtype=int))
@@ -51,7 +52,7 @@ def pair(dtype, shapes, density, seed):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    dtype=st.sampled_from(sorted(layout.ITEM_BYTES)),
+    dtype=st.sampled_from(sorted(ITEM_BYTES)),
     shapes=SHAPES,
     density=st.sampled_from([0.0, 0.003, 0.05, 0.3, 0.7, 1.0]),
     mode=st.sampled_from(MODES),
@@ -138,7 +139,7 @@ def test_many_small_steps_are_sent_as_steps_though_everything_changed():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    dtype=st.sampled_from(sorted(layout.ITEM_BYTES)),
+    dtype=st.sampled_from(sorted(ITEM_BYTES)),
     shapes=SHAPES,
     density=st.sampled_from([0.02, 0.5, 1.0]),
     seed=st.integers(0, 2**32),
