@@ -51,7 +51,7 @@ def positions_of(stream: Bytes, count: int, length: int) -> NDArray[np.intp]:
         Malformed: Another count, a gap without its end, or a position out of range.
     """
     ends = stream != _MORE
-    if not count or stream.size == 0 or not ends[-1] or np.count_nonzero(ends) != count:
+    if stream.size == 0 or not ends[-1] or np.count_nonzero(ends) != count:
         raise Malformed(f"the gaps are not those of {count} elements")
     skipped = np.cumsum(stream, dtype=np.intp)
     if skipped[-1] + count > length:
