@@ -26,6 +26,7 @@ class Turn:
     logprobs: list[float]
     versions: list[int]
     reason: str
+    num_cached: int = 0
 
 
 @dataclass
@@ -50,6 +51,11 @@ class Served:
         unseeded = self.name == "sglang" and settings.get("min_p")
         return "sglang" in self.name and bool(mixed or unseeded)
 
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether a prompt that comes again is not computed again."""
+        return self.name != "simulated"
+
     async def back_to_start(self) -> None:
         if self.engine.serving().version != 0:
             await self.engine.load_weights(self.weights[0])
@@ -73,6 +79,7 @@ async def run(engine: Engine, asked: GenerateRequest) -> Turn:
         else:
             assert isinstance(item, Finish)
             turn.reason = item.reason
+            turn.num_cached = item.num_cached_tokens
     assert turn.reason
     assert len(turn.token_ids) <= asked.max_tokens
     return turn

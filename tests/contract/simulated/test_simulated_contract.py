@@ -25,6 +25,11 @@ from tests.contract.test_interruption import (
     test_the_queued_end_with_nothing,
     test_the_running_keep_every_token,
 )
+from tests.contract.test_prefix_cache import (
+    test_a_prompt_that_comes_again_is_cached_until_the_weights_change,
+    test_a_resumed_request_finds_what_it_left,
+    test_consumers_that_go_away_leave_neither_requests_nor_harm,
+)
 from tests.contract.test_weight_swap import (
     test_a_head_that_repeats_the_embedding_is_welcome,
     test_a_prefix_computed_with_old_weights_is_never_used,
@@ -39,12 +44,15 @@ __all__ = [
     "test_a_first_prompt_of_two_tokens_is_survived",
     "test_a_head_that_repeats_the_embedding_is_welcome",
     "test_a_prefix_computed_with_old_weights_is_never_used",
+    "test_a_prompt_that_comes_again_is_cached_until_the_weights_change",
+    "test_a_resumed_request_finds_what_it_left",
     "test_a_sampled_turn_goes_on_as_if_uncut",
     "test_a_swap_changes_every_later_turn_and_swaps_back",
     "test_an_id_runs_once_at_a_time",
     "test_an_interrupt_that_races_the_end_loses_nothing",
     "test_an_unread_stream_loses_nothing",
     "test_consumers_that_go_away_free_their_slots",
+    "test_consumers_that_go_away_leave_neither_requests_nor_harm",
     "test_going_on_equals_never_having_stopped_at_every_position",
     "test_greedy_is_the_arg_max",
     "test_many_at_once_do_not_disturb_each_other",

@@ -146,6 +146,7 @@ async def test_the_heartbeat_tells_what_a_kill_would_cost(tmp_path: Path) -> Non
         await bench.until(lambda: bench.floor.counters.unconfirmed_cuts == 2)
         assert bench.floor.describe()["tokens_unsaved"] == 6, "the broker has none of it"
         assert bench.floor.describe()["counters"]["tokens_generated"] == 6
+        bench.engine.num_cached = 1
         bench.engine.release(5)
         await bench.until(lambda: bench.floor.describe()["tokens_unsaved"] == 10)
         bench.broker.confirming.set()
@@ -153,4 +154,7 @@ async def test_the_heartbeat_tells_what_a_kill_would_cost(tmp_path: Path) -> Non
         await bench.floor.runner.cut(bench.floor.slots, CutReason.INTERVAL)
         await bench.until(lambda: len(bench.broker.queues["cancel_queue"]) == 2)
         assert bench.floor.describe()["tokens_unsaved"] == 0
-        assert bench.floor.describe()["counters"]["tokens_generated"] == 10
+        counters = bench.floor.describe()["counters"]
+        assert counters["tokens_generated"] == 10
+        assert counters["tokens_prefilled"] == 2 * (3 + 5), "the prompt; the rest but the cached"
+        assert (counters["tokens_cached"], counters["tokens_reprefilled"]) == (2, 2 * 4)

@@ -52,6 +52,7 @@ class RuleEngine:
         self.logprob = -0.5
         self.lengths: dict[str, int] = {}
         self.num_sampled = 0
+        self.num_cached = 0
         self.before_token: Callable[[str, int], Awaitable[None]] | None = None
         self._changed = asyncio.Event()
 
@@ -79,7 +80,7 @@ class RuleEngine:
                     await self.before_token(rollout_id, position)
                 await self._pause(position, cut)
                 if cut.is_set():
-                    yield Finish(reason="interrupted")
+                    yield Finish(reason="interrupted", num_cached_tokens=self.num_cached)
                     return
                 token = EOS if position + 1 >= length else 10 + position
                 self.num_sampled += 1
@@ -87,10 +88,10 @@ class RuleEngine:
                     token_ids=(token,), logprobs=(self.logprob,), policy_version=self.version
                 )
                 if token in request.stop_token_ids:
-                    yield Finish(reason="stop")
+                    yield Finish(reason="stop", num_cached_tokens=self.num_cached)
                     return
                 position += 1
-            yield Finish(reason="length")
+            yield Finish(reason="length", num_cached_tokens=self.num_cached)
         finally:
             del self.running[request.request_id]
 
