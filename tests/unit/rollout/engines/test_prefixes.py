@@ -163,7 +163,7 @@ async def test_keys_of_old_weights_are_not_found_again(folder, tmp_path, kv_cach
     await engine.start(starting(folder, "float32"))
     await run(engine, request("left", prompt(50), max_tokens=4))
     over = [
-        asyncio.create_task(run(engine, request(f"o{i}", prompt(50), max_tokens=200)))
+        asyncio.create_task(run(engine, request(f"o{i}", prompt(50), max_tokens=200 - 90 * i)))
         for i in range(2)
     ]
     await asyncio.sleep(0.03)
