@@ -10,11 +10,13 @@ from transformers import (
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
+from consumers.rollout.engines.options import TAKEN
 from tests.contract.harness import logits_of, prompt, request, run
 from tests.factories import models
 
@@ -39,6 +41,8 @@ def distributions(model: Any, sampled: list[int], asked: Any) -> torch.Tensor:
                 len(PROMPT), asked.min_tokens, sorted(asked.stop_token_ids)
             )
         )
+    if penalty := asked.options.get("repetition_penalty"):
+        processors.append(RepetitionPenaltyLogitsProcessor(penalty))
     if asked.temperature:
         off = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
         for name, warper in WARPERS.items():
@@ -113,3 +117,30 @@ async def test_min_tokens_are_there_before_a_stop(served, temperature):
 async def test_options_out_of_range_are_refused(served, changes):
     with pytest.raises(ValueError, match=f"request r has {next(iter(changes))}"):
         await run(served.engine, request("r", PROMPT, **changes))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_penalties_are_in_the_logprobs_or_refused(served, temperature):
+    """They count what was in the request, and what was sampled since."""
+    asked = request(
+        "p",
+        PROMPT,
+        max_tokens=24,
+        temperature=temperature,
+        seed=5,
+        options={"repetition_penalty": 1.6},
+    )
+    if "repetition_penalty" not in TAKEN.get(served.name, ()):
+        with pytest.raises(ValueError, match=r"sampling options.*repetition_penalty"):
+            await run(served.engine, asked)
+        return
+    turn = await run(served.engine, asked)
+    stated = distributions(served.references[0], turn.token_ids, asked)
+    chosen = stated[range(len(turn.token_ids)), turn.token_ids].tolist()
+    assert turn.logprobs == pytest.approx(chosen, abs=1e-4)
+
+
+async def test_an_option_that_no_list_names_is_refused(served):
+    asked = request("x", PROMPT, options={"logits_processors": []})
+    with pytest.raises(ValueError, match="sampling options"):
+        await run(served.engine, asked)
