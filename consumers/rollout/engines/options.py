@@ -45,6 +45,12 @@ def check_sampling(config: RunConfig) -> None:
             "their shares of another whole than the trainer and the other engines do",
             hint="use one of them",
         )
+    if rollout.engine == "sglang" and rollout.sampling_options and rollout.min_tokens:
+        raise ConfigError(
+            "rollout has min_tokens and sampling_options: with SGLang a turn goes on as a new "
+            "request after its min_tokens, for which the options would begin anew",
+            hint="use one of them",
+        )
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -50,6 +50,12 @@ def test_sglang_takes_one_truncation_at_a_time(tmp_path):
         check_sampling(config(tmp_path, engine="sglang", top_p=0.9, min_p=0.1))
 
 
+def test_sglang_takes_no_options_beside_min_tokens(tmp_path):
+    keys = {"engine": "sglang", "on_sync": "in_flight", "sampling_options": PENALTY}
+    with pytest.raises(ConfigError, match="min_tokens and sampling_options"):
+        check_sampling(config(tmp_path, **keys, min_tokens=1))
+
+
 def test_min_tokens_must_fit_a_turn(tmp_path):
     config(tmp_path, max_turn_tokens=9, min_tokens=9)
     with pytest.raises(ValidationError, match=r"min_tokens=10 exceeds rollout\.max_turn_tokens=9"):
