@@ -12,6 +12,9 @@ _PENALTIES = {
 }
 """Least and greatest value."""
 
+_CONSTRAINTS = {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}
+"""What `structured_outputs` may ask for."""
+
 TAKEN = {
     "vllm": _PENALTIES.keys() | {"structured_outputs"},
     "sglang": _PENALTIES.keys(),
@@ -55,8 +58,11 @@ def check_sampling(config: RunConfig) -> None:
 
 def _check_value(name: str, value: Any) -> None:
     if name not in _PENALTIES:
-        if not isinstance(value, dict):
-            raise ConfigError(f"rollout.sampling_options.{name} is {value!r}, must be a table")
+        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= _CONSTRAINTS:
+            raise ConfigError(
+                f"rollout.sampling_options.{name} is {value!r}",
+                hint=f"it is a table with one of {', '.join(sorted(_CONSTRAINTS))}",
+            )
         return
     low, high = _PENALTIES[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:

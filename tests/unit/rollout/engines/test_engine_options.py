@@ -32,6 +32,8 @@ def test_in_flight_takes_them(tmp_path, engine):
         ("vllm", {"presence_penalty": True}, "presence_penalty is True"),
         ("vllm", {"frequency_penalty": "1"}, "frequency_penalty is '1'"),
         ("vllm", {"structured_outputs": "x"}, "structured_outputs is 'x'"),
+        ("vllm", {"structured_outputs": {"x": 1}}, "structured_outputs is"),
+        ("vllm", {"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs is"),
         ("sglang", {"custom_logit_processor": "x"}, "has custom_logit_processor"),
         ("transformers", PENALTY, "has repetition_penalty"),
         ("simulated", PENALTY, "has repetition_penalty"),
