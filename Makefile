@@ -66,9 +66,19 @@ endif
 demo: $(BASE)
 	$(BIN)/python -m infra.recipes.demo --seed $(SEED) --engine $(ENGINE)
 
+# All parts run, whatever fails; the first failure decides.
 test: $(VLLM) $(DEV)
-	$(BIN)/python -m pytest tests/unit
-	$(BIN)/python -m pytest tests --ignore=tests/unit
+	@trap 'exit 130' INT; first=0; \
+	part() { \
+	    name=$$1; shift; began=$$(date +%s); printf '\n======== %s\n' "$$name"; \
+	    "$$@"; code=$$?; [ $$first -ne 0 ] || first=$$code; \
+	    printf '======== %s: exit code %d after %d s\n' \
+	        "$$name" $$code $$(($$(date +%s) - began)); \
+	}; \
+	part 'unit tests' $(BIN)/python -m pytest tests/unit; \
+	part 'real vLLM on CPU' $(BIN)/python -m pytest -m vllm tests/contract tests/e2e; \
+	part 'everything else' $(BIN)/python -m pytest -m 'not vllm' tests --ignore=tests/unit; \
+	exit $$first
 
 # An hour in which nothing may grow: $(BIN)/python -m tests.benchmarks soak
 bench: $(DEV)

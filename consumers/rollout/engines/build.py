@@ -87,6 +87,10 @@ def check_engine(config: RunConfig) -> None:
         ConfigError: With the options that there are.
     """
     check_sampling(config)
+    if config.rollout.engine == "vllm":
+        from consumers.rollout.engines.vllm.setup import check_options
+
+        check_options(config.rollout.engine_options)
     if config.rollout.engine == "simulated":
         from consumers.rollout.engines.simulated.profile import read_profile
 

@@ -50,8 +50,9 @@ def end_all(engine: Any, workers: list[int]) -> None:
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(worker, signal.SIGKILL)
-        left_s = max(deadline - time.monotonic(), 0.0)
-        if not select.select([worker], [], [], left_s)[0]:
+        ended = select.poll()
+        ended.register(worker, select.POLLIN)
+        if not ended.poll(1000 * max(deadline - time.monotonic(), 0.0)):
             logger.warning("a worker process of vLLM does not end")
         os.close(worker)
     for child in started:

@@ -226,17 +226,19 @@ def cache_bytes(folder: Path, dtype: str, slots: int, max_model_len: int, parall
 
 
 def check_slices(folder: Path, parallel: int) -> None:
-    """Refuse a `tensor_parallel_size` that does not divide the attention heads of a model.
+    """Refuse a `tensor_parallel_size` in which a model cannot be cut.
 
     Raises:
-        ConfigError: With both numbers.
+        ConfigError: With the number of heads that it has to go with.
     """
-    heads = int(_text_config(folder)["num_attention_heads"])
-    if heads % parallel:
+    config = _text_config(folder)
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    if heads % parallel or (kv_heads % parallel and parallel % kv_heads):
         raise ConfigError(
-            f"rollout.engine_options.tensor_parallel_size is {parallel}, "
-            f"the model in {folder} has {heads} attention heads",
-            hint="it must divide them",
+            f"rollout.engine_options.tensor_parallel_size is {parallel}, the model in {folder} "
+            f"has {heads} attention heads and {kv_heads} key-value heads",
+            hint="it must divide both, or be a multiple of the second",
         )
 
 

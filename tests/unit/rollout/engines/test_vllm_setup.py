@@ -85,10 +85,14 @@ def test_options_of_vllm_pass(installed):
 
 
 def test_a_model_that_cannot_be_cut_into_equal_slices_is_refused(tmp_path):
-    models.build(tmp_path, tied=False, seed=0)
-    vllm_setup.check_slices(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"is 3, .*has 4 attention heads"):
-        vllm_setup.check_slices(tmp_path, 3)
+    (tmp_path / "config.json").write_text(
+        '{"num_attention_heads": 24, "num_key_value_heads": 4, "hidden_size": 48}'
+    )
+    for parallel in (1, 2, 4, 8, 12):
+        vllm_setup.check_slices(tmp_path, parallel)
+    for parallel in (3, 5, 6):
+        with pytest.raises(ConfigError, match=rf"is {parallel}, .*24 attention heads and 4 key"):
+            vllm_setup.check_slices(tmp_path, parallel)
 
 
 def test_the_users_environment_wins(installed, monkeypatch):
