@@ -17,7 +17,8 @@ from tests.contract.harness import greedy, prompt, request, run, scored
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CHANGED = frozenset(
-    {"model.layers.1.input_layernorm.weight", "model.layers.0.mlp.down_proj.weight"}
+    f"model.layers.{name}.weight"
+    for name in ("1.input_layernorm", "0.mlp.down_proj", "0.self_attn.k_proj")
 )
 
 
