@@ -14,7 +14,7 @@ from tests.contract.test_weight_files import (
     check_serves,
     emptied,
     partly,
-    published,
+    published_newer,
     truncated,
 )
 
@@ -29,7 +29,7 @@ def reshaped(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, emptied, truncated, reshaped])
 async def test_files_damaged_after_they_were_prepared_are_refused(served, tmp_path, damage):
-    manifest, files = published(tmp_path, served.weights[1].tensors)
+    manifest, files = published_newer(served, tmp_path)
     weights = prepare(tmp_path / "store", manifest, served.weights[0].model_folder)
     damage(files[0])
     with pytest.raises(WeightsRefused, match="version 2: the files"):

@@ -1,6 +1,7 @@
 """Weights as they come from a store: damaged ones, and ones of which only a part has changed."""
 
 import copy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +23,18 @@ CHANGED = frozenset(
 )
 
 
-def published(root: Path, tensors, version: int = 2):
-    store = WeightStore.at(root / "store")
-    manifest = store.publish(
-        tensors, version=version, run_id="contract", incarnation=1, step=1, dtype="float32"
+def published(root: Path, tensors, model_folder: Path):
+    """The manifest of version 2, and its files, beside which lies the model's config."""
+    manifest = WeightStore.at(root / "store").publish(
+        tensors, version=2, run_id="contract", incarnation=1, step=1, dtype="float32"
     )
-    return manifest, sorted((Path(store.where) / manifest.folder).glob("*.safetensors"))
+    folder = root / "store" / manifest.folder
+    shutil.copy(model_folder / "config.json", folder)
+    return manifest, sorted(folder.glob("*.safetensors"))
+
+
+def published_newer(served, root: Path):
+    return published(root, served.weights[1].tensors, served.weights[0].model_folder)
 
 
 def partly(served, root: Path) -> tuple[PreparedWeights, torch.nn.Module]:
@@ -35,8 +42,8 @@ def partly(served, root: Path) -> tuple[PreparedWeights, torch.nn.Module]:
     model = copy.deepcopy(served.references[0])
     newer = served.references[1].state_dict()
     model.load_state_dict({name: newer[name] for name in CHANGED}, strict=False)
-    manifest, files = published(root, model.state_dict())
     folder = served.weights[0].model_folder
+    manifest, files = published(root, model.state_dict(), folder)
     weights = prepare(root / "store", manifest, folder)
     assert weights.files == tuple(files)
     base = served.weights[0].fingerprint
@@ -60,7 +67,7 @@ def changed(path: Path) -> None:
 @pytest.mark.parametrize("damage", [Path.unlink, emptied, truncated, changed])
 async def test_what_is_damaged_is_refused_and_the_old_serves(served, tmp_path, damage):
     before = await run(served.engine, request("b", prompt(9), max_tokens=20))
-    manifest, files = published(tmp_path, served.weights[1].tensors)
+    manifest, files = published_newer(served, tmp_path)
     damage(files[0])
     with pytest.raises((WeightsCorrupt, WeightsRefused)):
         await served.engine.load_weights(
@@ -73,7 +80,7 @@ async def test_what_is_damaged_is_refused_and_the_old_serves(served, tmp_path, d
 
 
 async def test_another_checksum_is_refused_and_the_old_serves(served, tmp_path):
-    manifest, _ = published(tmp_path, served.weights[1].tensors)
+    manifest, _ = published_newer(served, tmp_path)
     wrong = manifest.model_copy(update={"fingerprint": served.weights[0].fingerprint})
     with pytest.raises(WeightsCorrupt, match="fingerprint"):
         await served.engine.load_weights(

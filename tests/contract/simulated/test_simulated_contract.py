@@ -30,6 +30,10 @@ from tests.contract.test_prefix_cache import (
     test_a_resumed_request_finds_what_it_left,
     test_consumers_that_go_away_leave_neither_requests_nor_harm,
 )
+from tests.contract.test_weight_files import (
+    test_another_checksum_is_refused_and_the_old_serves,
+    test_what_is_damaged_is_refused_and_the_old_serves,
+)
 from tests.contract.test_weight_swap import (
     test_a_head_that_repeats_the_embedding_is_welcome,
     test_a_prefix_computed_with_old_weights_is_never_used,
@@ -51,6 +55,7 @@ __all__ = [
     "test_an_id_runs_once_at_a_time",
     "test_an_interrupt_that_races_the_end_loses_nothing",
     "test_an_unread_stream_loses_nothing",
+    "test_another_checksum_is_refused_and_the_old_serves",
     "test_consumers_that_go_away_free_their_slots",
     "test_consumers_that_go_away_leave_neither_requests_nor_harm",
     "test_going_on_equals_never_having_stopped_at_every_position",
@@ -69,6 +74,7 @@ __all__ = [
     "test_the_same_seed_gives_the_same_tokens_and_another_others",
     "test_what_cannot_be_generated_is_refused",
     "test_what_does_not_fit_is_refused_and_the_old_serves",
+    "test_what_is_damaged_is_refused_and_the_old_serves",
     "test_what_is_served_is_measured",
 ]
 
