@@ -59,7 +59,11 @@ __all__ = [
     "test_what_is_served_is_measured",
 ]
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.vllm,
+    pytest.mark.timeout(300),  # three processes import vLLM before the first
+]
 
 
 async def test_an_interrupt_from_the_keyboard_reaches_none_of_them(served):

@@ -152,13 +152,8 @@ class VllmEngine:
         """End streams as interrupted; see `Engine.interrupt`."""
         engine = self._alive()
         wanted = self._turns.keys() if request_ids is None else set(request_ids)
-        turns = [turn for name, turn in self._turns.items() if name in wanted]
-        for turn in turns:
-            turn.interrupted = True
-        known = [turn.internal_id for turn in turns if turn.internal_id is not None]
-        if known:
-            with _translated():
-                await engine.abort(known, internal=True)
+        with _translated():
+            await _end(engine, [turn for name, turn in self._turns.items() if name in wanted])
 
     async def load_weights(self, weights: PreparedWeights) -> None:
         """Swap weights in place; see `Engine.load_weights`."""
@@ -196,9 +191,8 @@ class VllmEngine:
             self._failure = error
         else:
             self._failure = EngineFailed(f"vLLM was given up while it loaded weights: {error!r}")
-        turns = [turn.internal_id for turn in self._turns.values() if turn.internal_id]
-        if turns and not engine.errored:
-            await engine.abort(turns, internal=True)
+        if not engine.errored:
+            await _end(engine, list(self._turns.values()))
 
     def serving(self) -> ServedWeights:
         """What the worker holds; see `Engine.serving`."""
@@ -215,10 +209,9 @@ class VllmEngine:
         if engine is None:
             return
         if self._turns and not engine.errored:
-            turns = [turn.internal_id for turn in self._turns.values() if turn.internal_id]
             with contextlib.suppress(TimeoutError):  # one that hangs is ended all the same
                 async with asyncio.timeout(_ABORT_S):
-                    await engine.abort(turns, internal=True)
+                    await _end(engine, list(self._turns.values()))
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
         workers, self._workers = self._workers, []
@@ -247,6 +240,14 @@ class VllmEngine:
         if self._engine.errored:
             raise EngineFailed("vLLM's engine process is dead")
         return self._engine
+
+
+async def _end(engine: Any, turns: list[_Turn]) -> None:
+    """Abort requests; one that is still on its way to the engine is aborted when it is there."""
+    for turn in turns:
+        turn.interrupted = True
+    if known := [turn.internal_id for turn in turns if turn.internal_id is not None]:
+        await engine.abort(known, internal=True)
 
 
 def _nothing() -> None:
