@@ -1,22 +1,39 @@
-"""A tiny model for the fake server, and the engine that speaks to it."""
+"""Tiny models for the fake server."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.factories import models
 
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    models.build(folder, tied=False, seed=0)
-    return folder
+Built = tuple[Path, Any]
 
 
 @pytest.fixture(scope="session")
-def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same layout, other weights."""
-    folder = tmp_path_factory.mktemp("other")
-    models.build(folder, tied=False, seed=1)
-    return folder
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Built]:
+    """Two folders of the same layout with other weights, and their models."""
+    folders = [tmp_path_factory.mktemp(f"tiny{seed}") for seed in (0, 1)]
+    return [
+        (folder, models.build(folder, tied=False, seed=seed)) for seed, folder in enumerate(folders)
+    ]
+
+
+@pytest.fixture
+def tiny_folder(built: list[Built]) -> Path:
+    return built[0][0]
+
+
+@pytest.fixture
+def tiny_model(built: list[Built]) -> Any:
+    return built[0][1]
+
+
+@pytest.fixture
+def other_folder(built: list[Built]) -> Path:
+    return built[1][0]
+
+
+@pytest.fixture
+def other_model(built: list[Built]) -> Any:
+    return built[1][1]

@@ -11,9 +11,12 @@ import httpx
 from aiohttp import web
 
 from consumers.rollout.engines.sglang.client import Answer
+from consumers.rollout.engines.sglang.engine import SglangEngine
+from infra.weights.reader import starting
 from tests.contract.sglang.fake.app import App
 from tests.contract.sglang.fake.build import build
 from tests.contract.sglang.fake.quirks import Quirks
+from tests.factories import models
 
 _WAIT_S = 20.0
 
@@ -59,6 +62,26 @@ class Running:
         for task in self._tasks:
             task.cancel()
         await self._http.aclose()
+
+
+@asynccontextmanager
+async def engine_for(
+    server: Running, folder: Path, *, version: int = 0, **options: Any
+) -> AsyncIterator[SglangEngine]:
+    """The engine, started on a server that it is given."""
+    engine = SglangEngine(
+        model_folder=folder,
+        dtype="float32",
+        slots=8,
+        max_model_len=models.CONTEXT,
+        options={"url": server.url, **options},
+        log=folder / "unused.log",
+    )
+    await engine.start(starting(folder, "float32", version=version))
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @asynccontextmanager

@@ -25,9 +25,9 @@ def shape(value: Any) -> Any:
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [shape(value[0])] if value else []
-    return (
-        "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
-    )
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number"
+    return type(value)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.engines.sglang.options import API_KEY
+from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY
 from infra.roles.errors import WarrenError
 
 _KEEP_S = 2.0
@@ -117,6 +117,7 @@ class Client:
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
     ) -> Answer:
         found = await self._http.request(method, path, json=body, headers=headers)
+        _check_key(found.status_code, path)
         return Answer(status=found.status_code, text=found.text)
 
     async def begin(self, body: Mapping[str, Any], *, timeout_s: float) -> httpx.Response:
@@ -138,11 +139,10 @@ class Client:
         except httpx.HTTPError as error:
             raise Unreachable(f"{self.url}/generate: {type(error).__name__} {error}") from error
         await response.aclose()
+        _check_key(response.status_code, "/generate")
         problem = f"SGLang answers {response.status_code} to a request: {text[:500]}"
         if response.status_code in (400, 413, 422):
             raise ValueError(problem)
-        if response.status_code in (401, 403):
-            raise EngineFailed(problem, hint=f"set the environment variable {API_KEY}")
         raise Unreachable(problem)
 
     async def events(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -164,6 +164,14 @@ class Client:
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+
+
+def _check_key(status: int, path: str) -> None:
+    if status in (401, 403):
+        raise EngineFailed(
+            f"the SGLang server answers {status} to {path}: it wants a key, or another one",
+            hint=f"set the environment variables {API_KEY} (generation) and {ADMIN_KEY} (control)",
+        )
 
 
 def _bearer(key: str) -> dict[str, str]:

@@ -28,6 +28,8 @@ class Quirks:
     dies_of_min_p_with_seeds: bool = True
     keep_alive_s: float = 5.0
     """Idle connections are closed."""
+    update_s: float = 0.0
+    """An update takes so long."""
     pause_poll_s: float = 1.0
     """Pausing by abort looks that rarely whether all is quiet."""
     original_logprobs: bool = False

@@ -222,6 +222,7 @@ class Scheduler:
         if body.get("abort_all_requests"):
             self.abort("", everything=True)
         if self.paused:
+            await asyncio.sleep(self.quirks.update_s)
             return self._update(body)
         async with self._updating:
             while self.jobs:
