@@ -1,4 +1,4 @@
-# make env | demo [ENGINE=vllm] [SEED=n] | test | bench | lint
+# make env | demo [ENGINE=vllm] [SEED=n] | test | bench | lint | sglang-cpu | test-sglang
 #
 # Everything lives in .venv. A stamp in it names what was installed from which pyproject.toml and
 # constraints.txt, so that a second call installs nothing.
@@ -21,10 +21,18 @@ BASE := $(VENV)/.stamp-base-$(KEY)
 VLLM := $(VENV)/.stamp-$(VLLM_EXTRA)-$(KEY)
 DEV := $(VENV)/.stamp-dev-$(KEY)
 
+# SGLang pins another torch and transformers than vLLM: it lives in an environment of its own.
+SGLANG_VENV ?= .venv-sglang
+SGLANG_CPU := tests/contract/sglang/cpu
+SGLANG_PIN = $(shell sed -n 's/^$(1)==/$(1)==/p' $(SGLANG_CPU)/constraints.txt)
+SGLANG_PIP := $(SGLANG_VENV)/bin/python -m pip --disable-pip-version-check --no-input install \
+    --quiet --no-cache-dir $(PIP_OPTIONS)
+SGLANG := $(SGLANG_VENV)/.stamp-$(shell cat $(SGLANG_CPU)/*.txt | sha256sum | cut -c1-12)
+
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := env
-.PHONY: env demo test bench lint clean
+.PHONY: env demo test bench lint clean sglang-cpu test-sglang
 
 env: $(BASE)
 
@@ -79,6 +87,24 @@ test: $(VLLM) $(DEV)
 	part 'real vLLM on CPU' $(BIN)/python -m pytest -m vllm tests/contract tests/e2e; \
 	part 'everything else' $(BIN)/python -m pytest -m 'not vllm' tests --ignore=tests/unit; \
 	exit $$first
+
+# A real SGLang server on a CPU, with a stand-in for its kernels (2.6 GB, two minutes).
+sglang-cpu: $(SGLANG)
+
+$(SGLANG):
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_PIP) '$(call SGLANG_PIN,torch)+cpu' 2>/dev/null || $(SGLANG_PIP) '$(call SGLANG_PIN,torch)'
+	$(SGLANG_PIP) -c $(SGLANG_CPU)/constraints.txt numpy
+	$(SGLANG_PIP) --no-deps '$(call SGLANG_PIN,torchvision)' '$(call SGLANG_PIN,sglang)'
+	@echo "pip is going to miss SGLang's GPU packages, which a CPU does not need"
+	$(SGLANG_PIP) -c $(SGLANG_CPU)/constraints.txt -r $(SGLANG_CPU)/requirements.txt
+	@touch $@
+
+# The contract of the engines, on that server. Any other SGLang environment will do:
+# WARREN_SGLANG_PYTHON=/path/to/its/python .venv/bin/python -m pytest tests/contract -m sglang
+test-sglang: $(SGLANG) $(DEV)
+	WARREN_SGLANG_PYTHON=$(abspath $(SGLANG_VENV))/bin/python \
+	    $(BIN)/python -m pytest tests/contract -m sglang --timeout 400
 
 # An hour in which nothing may grow: $(BIN)/python -m tests.benchmarks soak
 bench: $(DEV)

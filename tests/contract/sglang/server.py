@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).with_name("cpu")),
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # penalties would be compiled at their first use, for a minute
 }
 ARGUMENTS = [
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),

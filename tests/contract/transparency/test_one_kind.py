@@ -28,6 +28,8 @@ PLACES = {
         ("transformers", False, 300, 250),
         ("transformers", True, 300, 250),
         pytest.param("vllm", False, 100, 50, marks=pytest.mark.vllm),
+        ("sglang", False, 60, 40),
+        ("sglang", True, 60, 40),
     ],
 )
 async def test_resumed_equals_uncut(

@@ -16,8 +16,8 @@ _BARRED = -1e9
 class Leg:
     """A part of a turn that is one request to the server.
 
-    SGLang's own `min_new_tokens` needs its tokenizer, and ends the server without one. So a
-    minimum is a leg of its own, in which the stop tokens are barred. And it knows no stop tokens
+    SGLang takes `min_new_tokens` only with a tokenizer, which it does not need here. So a minimum
+    is a leg of its own, in which the stop tokens are barred. And it knows no stop tokens
     without the model's own end token, so a turn that ends with that one, unasked, has another leg.
     """
 

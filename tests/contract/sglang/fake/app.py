@@ -133,6 +133,11 @@ class App:
     def _check(self, job: Job) -> None:
         if not job.prompt:
             raise ValueError("input_ids cannot be empty.")
+        if minimum := job.sampling.get("min_new_tokens"):
+            raise ValueError(
+                f"min_new_tokens={minimum} is unavailable when skip_tokenizer_init=True (requires "
+                "tokenizer for eos_token_id)."
+            )
         total = len(job.prompt) + job.sampling.get("max_new_tokens", 128)
         if total > self._context or len(job.prompt) > self._context - 6:
             raise ValueError(

@@ -23,8 +23,6 @@ class Quirks:
     mask_needs_top_k: bool = True
     """The logprob of what was sampled is told only where top-k is bounded."""
     dies_of_unknown_ids: bool = True
-    dies_of_min_new_tokens: bool = True
-    """Without its tokenizer."""
     dies_of_min_p_with_seeds: bool = True
     keep_alive_s: float = 5.0
     """Idle connections are closed."""

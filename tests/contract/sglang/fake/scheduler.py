@@ -83,14 +83,8 @@ class Scheduler:
     def _ends_the_server(self, job: Job) -> bool:
         unknown = any(not 0 <= token < self.model.vocab_size for token in job.prompt)
         sampling = job.sampling
-        return (
-            (unknown and self.quirks.dies_of_unknown_ids)
-            or (sampling.get("min_new_tokens", 0) > 0 and self.quirks.dies_of_min_new_tokens)
-            or (
-                self.seeded
-                and sampling.get("min_p", 0) > 0
-                and self.quirks.dies_of_min_p_with_seeds
-            )
+        return (unknown and self.quirks.dies_of_unknown_ids) or (
+            self.seeded and sampling.get("min_p", 0) > 0 and self.quirks.dies_of_min_p_with_seeds
         )
 
     def abort(self, rid: str, *, everything: bool = False) -> None:
