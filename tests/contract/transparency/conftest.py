@@ -53,21 +53,34 @@ async def park(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Park]:
 
 
 async def uncut(
-    park: Park, workers: Sequence[Worker], number: int, *, first: int, sampled: bool = False
+    park: Park,
+    workers: Sequence[Worker],
+    number: int,
+    *,
+    first: int,
+    sampled: bool = False,
+    mixed: bool = True,
 ) -> tuple[list[RolloutTask], list[Played], int]:
-    """So many conversations without a near tie, and how many were drawn anew for one."""
+    """So many conversations without a near tie, and how many were drawn anew for one; those that
+    set both top-k and top-p only if `mixed`."""
     tasks: list[RolloutTask] = []
     played: list[Played] = []
     drawn = 0
     while len(tasks) < number:
         more = [task(first + drawn + n, sampled=sampled) for n in range(number - len(tasks))]
         drawn += len(more)
+        more = [one for one in more if mixed or not both(one)]
         whole = await play_all(more, workers, [()] * len(more), at_once=AT_ONCE)
         for asked, one in zip(more, whole, strict=True):
             if not rounding_decides(park.oracle, asked, one.rollout):
                 tasks.append(asked)
                 played.append(one)
     return tasks, played, drawn - number
+
+
+def both(asked: RolloutTask) -> bool:
+    """Whether top-k and top-p are both set; SGLang understands that otherwise than the others."""
+    return asked.sampling.top_k > 0 and asked.sampling.top_p < 1
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from consumers.rollout.engines.admission import check_request
 from consumers.rollout.engines.base import EngineFailed, Finish, GenerateRequest, TokenChunk
 from consumers.rollout.engines.layout import check_layout
 from consumers.rollout.engines.options import TAKEN
+from consumers.rollout.engines.sglang.checksums import cpu_digest, gpu_digest
 from consumers.rollout.engines.sglang.client import Client, Unreachable
 from consumers.rollout.engines.sglang.facts import Facts, probe, read_facts
 from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY, read_options
@@ -35,14 +36,16 @@ logger = logging.getLogger(__name__)
 
 _CONTROL_S = 60.0
 _CLOSE_S = 1.0
+_DIGESTS = {"cpu": cpu_digest, "cuda": gpu_digest}
 
 
 class SglangEngine:
     """SGLang's continuous batching and radix cache, on whatever its server runs on.
 
-    Fingerprints: a CPU server that is not split is measured byte by byte after every load; of
-    others it is measured that their weights changed when they had to, and what they were told to
-    load was verified (see `proof.py`). The engine says at its start which of both holds.
+    Fingerprints: what the server holds is measured after every load by its checksums. Those of a
+    server on one device are computed here too, and prove every byte; of others they prove that the
+    weights changed when they had to, and what was to be loaded was verified (see `proof.py`). The
+    engine says at its start which of both holds.
 
     Args:
         model_folder: Config and weights, in Hugging Face layout.
@@ -93,7 +96,8 @@ class SglangEngine:
             self._weights = ServerWeights(
                 client,
                 layout,
-                exact=facts.device == "cpu" and facts.tensor_parallel == 1,
+                digest=_DIGESTS.get(facts.device) if facts.tensor_parallel == 1 else None,
+                certain=facts.device != "cuda",
                 update_timeout_s=self._options.update_timeout,
             )
             self._ready = await asyncio.to_thread(self._weights.look_at, weights)

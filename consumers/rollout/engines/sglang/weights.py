@@ -10,8 +10,9 @@ from safetensors import SafetensorError, safe_open
 
 from consumers.rollout.engines.base import EngineFailed, WeightsRefused
 from consumers.rollout.engines.layout import Layout, check_layout
+from consumers.rollout.engines.sglang.checksums import Digest, expected_checksums
 from consumers.rollout.engines.sglang.client import Answer, Client, Unreachable
-from consumers.rollout.engines.sglang.proof import Checksums, Proof, expected_checksums
+from consumers.rollout.engines.sglang.proof import Checksums, Proof
 from infra.weights.fingerprint import TIED_HEAD
 from infra.weights.prepared import PreparedWeights
 
@@ -36,17 +37,25 @@ class ServerWeights:
     Args:
         client: Of the server.
         layout: What it must hold; see `layout_of_model`.
-        exact: Whether its checksums are of the kind that is computed here.
+        digest: How it computes checksums, if that is known.
+        certain: Whether it is known for sure.
         update_timeout_s: For one update.
     """
 
     def __init__(
-        self, client: Client, layout: Layout, *, exact: bool, update_timeout_s: float
+        self,
+        client: Client,
+        layout: Layout,
+        *,
+        digest: Digest | None,
+        certain: bool,
+        update_timeout_s: float,
     ) -> None:
         self._client = client
         self._layout = layout
         self._update_timeout_s = update_timeout_s
-        self._proof = Proof(exact=exact)
+        self._digest = digest
+        self._proof = Proof(exact=digest is not None, certain=certain)
 
     def look_at(self, weights: PreparedWeights) -> Ready:
         """See that the server may have them: it serves whatever fits, loads what is incomplete
@@ -63,8 +72,10 @@ class ServerWeights:
         if on_disk != expected:
             wrong = min(on_disk.items() ^ expected.items())[0]
             raise WeightsRefused(f"version {weights.version}: {folder} lacks or spoils {wrong}")
-        tensors = {name: weights.tensors[name] for name in self._layout}
-        checksums = expected_checksums(tensors) if self._proof.exact else {}
+        checksums: Checksums = {}
+        if self._digest is not None and self._proof.exact:
+            tensors = {name: weights.tensors[name] for name in self._layout}
+            checksums = expected_checksums(tensors, self._digest)
         return Ready(
             version=weights.version,
             fingerprint=weights.fingerprint,
