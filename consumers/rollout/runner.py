@@ -41,7 +41,7 @@ class Loop(Protocol):
 
     async def run(self, state: RolloutState) -> Rollout | Snapshot | RolloutTask: ...
 
-    async def cut(self, state: RolloutState, reason: CutReason) -> None: ...
+    async def cut_all(self, states: Iterable[RolloutState], reason: CutReason) -> None: ...
 
 
 class Runner:
@@ -130,12 +130,10 @@ class Runner:
             one.cut_settled = one.cut_settled or asyncio.Event()
             events.append(one.cut_settled)
             asked.append((one, state))
-        cuts = (self._loop.cut(state, reason) for _, state in asked)
-        for error in await asyncio.gather(*cuts, return_exceptions=True):
-            if isinstance(error, EngineFailed):
-                self._on_failed(error)
-            elif error is not None:
-                raise error
+        try:
+            await self._loop.cut_all([state for _, state in asked], reason)
+        except EngineFailed as error:
+            self._on_failed(error)
         for one, state in asked:
             if one.state is state and state.cut_reason is None:  # its turn ended meanwhile
                 one.settle_cut()

@@ -11,7 +11,7 @@ cut: GENERATING at a token, any other state where it waits -> Snapshot, or the p
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -145,14 +145,22 @@ class AgentLoop:
 
     async def cut(self, state: RolloutState, reason: CutReason) -> None:
         """Ask for a cut; `run` then returns soon. Again, or when it cannot be cut: nothing."""
-        if not state.interruptible(reason):
-            return
-        if state.cut_reason is None:
-            state.cut_reason = reason
-            if state.wait is not None:  # once: a wait that is ending takes no other time
-                state.wait.reschedule(asyncio.get_running_loop().time())
-        if state.request_id is not None:
-            await self._engine.interrupt({state.request_id})
+        await self.cut_all((state,), reason)
+
+    async def cut_all(self, states: Iterable[RolloutState], reason: CutReason) -> None:
+        """As `cut`, of many: the engine is told once."""
+        running: set[str] = set()
+        for state in states:
+            if not state.interruptible(reason):
+                continue
+            if state.cut_reason is None:
+                state.cut_reason = reason
+                if state.wait is not None:  # once: a wait that is ending takes no other time
+                    state.wait.reschedule(asyncio.get_running_loop().time())
+            if state.request_id is not None:
+                running.add(state.request_id)
+        if running:
+            await self._engine.interrupt(running)
 
     def _hand_over(self, state: RolloutState, reason: CutReason) -> Snapshot | RolloutTask:
         if state.pinned or state.oldest_version is None:
@@ -224,6 +232,7 @@ class AgentLoop:
 
     async def _sample(self, state: RolloutState, request: GenerateRequest) -> Finish:
         finish: Finish | None = None
+        known = False
         started = self._clock()
         stops = self._turn_stops(state)
         state.request_id = request.request_id
@@ -236,8 +245,9 @@ class AgentLoop:
                 if append_sampled(state, item, stops=stops):
                     finish = Finish(reason="stop")
                     break
-                if state.cut_reason is not None:
-                    # The cut may have come before the engine knew the request.
+                if state.cut_reason is None:
+                    known = True
+                elif not known:  # the cut may have come before the engine knew the request
                     await self._engine.interrupt({request.request_id})
         except ValueError as error:
             raise RolloutFailed(

@@ -183,14 +183,14 @@ async def test_a_cut_for_which_the_turn_ended_too_early_is_waited_for_no_longer(
         (held,) = bench.floor.slots
         await bench.until(lambda: held.state.num_new_tokens == 3)
         loop = bench.floor.runner._loop
-        cut = loop.cut
+        cut = loop.cut_all
 
-        async def late(state: Any, reason: CutReason) -> None:
+        async def late(states: Any, reason: CutReason) -> None:
             bench.engine.release()
             await bench.until(lambda: slow.calls == 1)
-            await cut(state, reason)
+            await cut(states, reason)
 
-        monkeypatch.setattr(loop, "cut", late)
+        monkeypatch.setattr(loop, "cut_all", late)
         (settled,) = await bench.floor.runner.cut([held], CutReason.SYNC, version=1)
         assert settled.is_set()
         assert held.state.cut_reason is None

@@ -83,6 +83,28 @@ async def test_a_cut_before_the_engine_knows_the_request_is_asked_again(renderer
     assert snapshot.progress.tokens.num_sampled == 1
 
 
+async def test_many_are_cut_by_telling_the_engine_once(renderer):
+    engine = ScriptedEngine(script_of(renderer), pause_at=range(2000))
+    told = []
+    interrupt = engine.interrupt
+
+    async def count(request_ids):
+        told.append(set(request_ids))
+        await interrupt(request_ids)
+
+    engine.interrupt = count
+    loop = make_loop(engine, renderer)
+    states = [loop.begin(make_task(f"3.{n}", tools=("calculator",))) for n in range(5)]
+    running = [asyncio.ensure_future(loop.run(state)) for state in states]
+    while not all(state.request_id for state in states):
+        await asyncio.sleep(0)
+    await loop.cut_all(states[:4], CutReason.SYNC)
+    assert await asyncio.gather(*running[:4]) == [state.task for state in states[:4]]
+    assert [len(names) for names in told] == [4]
+    assert not running[4].done()
+    running[4].cancel()
+
+
 async def test_nothing_runs_on_after_a_cancelled_rollout(renderer):
     begun, ended = asyncio.Event(), asyncio.Event()
 
