@@ -3,6 +3,8 @@
 `python -m tests.benchmarks [codec|help|path|growth|ledger|replay] [--rollouts N]`
 `python -m tests.benchmarks weights_memory [--engine E]`: a worker's memory over weight updates.
 `python -m tests.benchmarks joining`: a worker joins from a keyframe and deltas, one is killed.
+`python -m tests.benchmarks interruption [--engine E] [--syncs N]`: what a weight update costs what
+is in flight. `python -m tests.benchmarks bf16_cuts [--engine E]`: how often a cut changes a token.
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
 `python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import (
@@ -27,9 +30,15 @@ from tests.benchmarks import (
     weights_memory,
 )
 from tests.benchmarks.deltas.show import show_deltas
+from tests.benchmarks.interruption import show as interruption
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
+KNOWN = (
+    "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, interruption, "
+    "bf16_cuts, soak"
+)
+ENGINES = ("vllm", "transformers")
 OURS = ("producer", "rollout", "reward", "broker")
 
 
@@ -107,6 +116,13 @@ def show_replay(num_steps: int = 40) -> None:
         print(f"  {name:26s} {value:12,.3f}")
 
 
+def show_bf16_cuts(engines: Sequence[str]) -> None:
+    """Rounding, not weights, changes these tokens."""
+    from tests.benchmarks import bf16_cuts  # torch takes seconds to import
+
+    bf16_cuts.show(engines)
+
+
 def show_soak(minutes: float, folder: Path | None, former: Path | None) -> None:
     """A run whose memory, channels, tasks and files are to stay as they are."""
     if former is not None:
@@ -126,11 +142,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
     parser.add_argument("what", nargs="*", default=["codec", "help", "path", "growth"])
     parser.add_argument("--rollouts", type=int, default=10_000)
+    parser.add_argument("--syncs", type=int, default=20, help="weight updates in each mode")
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
     parser.add_argument("--folder", type=Path, help="of the soak's run, or of the deltas' model")
     parser.add_argument("--steps", type=int, default=30, help="that the deltas' model is trained")
     parser.add_argument("--read", type=Path, help="samples of a former soak, to show again")
-    parser.add_argument("--engine", action="append", help="of weights_memory; may be repeated")
+    parser.add_argument("--engine", action="append", help="one of several; may be repeated")
     options = parser.parse_args()
     for what in options.what:
         match what:
@@ -152,14 +169,14 @@ def main() -> None:
                 weights_memory.show(tuple(options.engine or ("transformers", "vllm")))
             case "joining":
                 joining.show()
+            case "interruption":
+                interruption.measure(options.engine or ENGINES, options.syncs)
+            case "bf16_cuts":
+                show_bf16_cuts(options.engine or ENGINES)
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:
-                known = (
-                    "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, "
-                    "soak"
-                )
-                parser.error(f"{what!r} is none of {known}")
+                parser.error(f"{what!r} is none of {KNOWN}")
 
 
 if __name__ == "__main__":
