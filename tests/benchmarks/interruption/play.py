@@ -254,5 +254,12 @@ class Play:
 
 
 def settled(course: Course) -> list[dict[str, float]]:
-    """The syncs that were seen to their first token."""
-    return [sync for sync in course.syncs if sync["first_token"]]
+    """The syncs that were seen to their first token.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    seen = [sync for sync in course.syncs if sync["first_token"]]
+    if not seen:
+        raise RuntimeError("no weight update was seen to its first token: nothing was generated")
+    return seen

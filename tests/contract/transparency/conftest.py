@@ -67,7 +67,11 @@ async def uncut(
     played: list[Played] = []
     drawn = 0
     while len(tasks) < number:
-        more = [task(first + drawn + n, sampled=sampled) for n in range(number - len(tasks))]
+        truncated = not workers[0].name.startswith("sglang")  # which knows top-k and top-p apart
+        more = [
+            task(first + drawn + n, sampled=sampled, truncated=truncated)
+            for n in range(number - len(tasks))
+        ]
         drawn += len(more)
         more = [one for one in more if mixed or not both(one)]
         whole = await play_all(more, workers, [()] * len(more), at_once=AT_ONCE)

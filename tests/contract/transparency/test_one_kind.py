@@ -27,6 +27,8 @@ PLACES = {
     [
         ("transformers", False, 300, 250),
         ("transformers", True, 300, 250),
+        ("sglang", False, 80, 50),
+        ("sglang", True, 80, 50),
         pytest.param("vllm", False, 100, 50, marks=pytest.mark.vllm),
         ("sglang", False, 60, 40),
         ("sglang", True, 60, 40),
@@ -35,7 +37,8 @@ PLACES = {
 async def test_resumed_equals_uncut(
     park, tell, engine: str, sampled: bool, number: int, least: int
 ) -> None:
-    """Sampled, this holds where the noise is a function of seed and position.
+    """Sampled, this holds where the noise is a function of seed and position (SGLang: a fake
+    server in deterministic mode).
 
     Args:
         number: Of conversations.

@@ -145,12 +145,15 @@ def toolbox(started: Hook) -> ToolBox:
     return ToolBox({"ask": ask, "once": once}, timeout_s=30)
 
 
-def task(number: int, *, sampled: bool = False, longest: int = 180) -> RolloutTask:
+def task(
+    number: int, *, sampled: bool = False, truncated: bool = True, longest: int = 180
+) -> RolloutTask:
     """The conversation of this number: its prompt, budgets and sampling.
 
     Args:
         number: Everything is a function of it.
         sampled: Else greedy.
+        truncated: Some of the sampled with top-k and top-p.
         longest: Response in tokens.
     """
     drawn = random.Random(f"conversation {number}")
@@ -159,8 +162,8 @@ def task(number: int, *, sampled: bool = False, longest: int = 180) -> RolloutTa
     if sampled:
         sampling = Sampling(
             temperature=drawn.choice((0.7, 1.0, 1.3)),
-            top_p=drawn.choice((1.0, 0.9)),
-            top_k=drawn.choice((0, 40)),
+            top_p=drawn.choice((1.0, 0.9)) if truncated else 1.0,
+            top_k=drawn.choice((0, 40)) if truncated else 0,
             seed=drawn.getrandbits(32),
         )
     return RolloutTask(
