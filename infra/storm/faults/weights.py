@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -99,7 +100,12 @@ def _harm_one(
         return name, do(Path(store.files.where) / folder / name, chance)
     with tempfile.TemporaryDirectory() as own:
         copy = Path(own) / name
-        copy.write_bytes(store.files.read(f"{folder}/{name}"))
+        deadline = time.monotonic() + _NAMED_S
+        while not (data := store.files.read(f"{folder}/{name}")):  # on its way
+            if time.monotonic() > deadline:
+                raise OSError(f"{folder}/{name} stays empty")
+            time.sleep(_LOOK_S)
+        copy.write_bytes(data)
         where = do(copy, chance)
         store.files.write(folder, {name: (copy.read_bytes(),)})
     return name, where
