@@ -1,7 +1,5 @@
 """When a version is published whole, not only as what changed since the one before."""
 
-from collections.abc import Callable
-
 from schemas.control import WeightsPublished
 
 
@@ -13,22 +11,25 @@ class Keyframes:
 
     Args:
         every: Versions from one keyframe to the next.
-        refused: The newest version that some rollout worker says it cannot serve; -1 for none.
     """
 
-    def __init__(self, every: int, refused: Callable[[], int]) -> None:
+    def __init__(self, every: int) -> None:
         self._every = every
-        self._refused = refused
         self._newest = -1
         self._gap = 1
 
-    def due(self, version: int) -> bool:
+    def due(self, version: int, refused: int) -> bool:
         """Whether this version, about to be published, is one: the first that this trainer
-        publishes, the regular ones, and when a worker cannot go on from what it was given."""
+        publishes, the regular ones, and when a worker cannot go on from what it was given.
+
+        Args:
+            version: Its number.
+            refused: The newest version that some rollout worker says it cannot serve; -1 for none.
+        """
         since = version - self._newest
         if self._newest < 0 or since >= self._every:
             return True
-        if self._refused() < self._newest:
+        if refused < self._newest:
             self._gap = 1
             return False
         if since < self._gap:

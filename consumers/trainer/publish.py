@@ -40,7 +40,8 @@ class Publisher:
         chronicle: Ledger and journal.
         store: Where they go.
         run_id: Of the run.
-        refused: The newest version that some rollout worker says it cannot serve; -1 for none.
+        refused: The newest version that some rollout worker says it cannot serve, -1 for none;
+            asked in the event loop's thread.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class Publisher:
         self._store = store
         self._run_id = run_id
         self._base: Base | None = None
-        self._keyframes = Keyframes(ctx.config.weights.keyframe_every, refused)
+        self._keyframes = Keyframes(ctx.config.weights.keyframe_every)
+        self._refused = refused
         self.lost = False
         """The newest version is not in the store any more: nobody can join before the next."""
 
@@ -82,9 +84,10 @@ class Publisher:
         """
         started = time.monotonic()
         self._chronicle.fence.check()
+        refused = self._refused()
         what = f"the weight store {self._store.where} to take v{self._chronicle.ledger.version + 1}"
         async with self._ctx.waits(what, deadline_s=self._ctx.config.deadlines.stall):
-            published, new = await asyncio.to_thread(self._put, learner, step, whole)
+            published, new = await asyncio.to_thread(self._put, learner, step, whole, refused)
         self._chronicle.note(
             Published(
                 version=published.version, step=published.step, fingerprint=published.fingerprint
@@ -146,7 +149,7 @@ class Publisher:
         return newest.version
 
     def _put(
-        self, learner: Learner, step: int, whole: bool
+        self, learner: Learner, step: int, whole: bool, refused: int
     ) -> tuple[WeightsPublished, Publication | None]:
         """Write the next version, or find it written by the step that this one repeats."""
         weights = self._ctx.config.weights
@@ -157,7 +160,7 @@ class Publisher:
         if isinstance(found, WeightsPublished):
             return found, None
         version, whole = found, whole or found != first
-        keyframe = whole or self._keyframes.due(version)
+        keyframe = whole or self._keyframes.due(version, refused)
         adapter = learner.policy.adapter_tensors()
         if adapter is not None and weights.codec != "full":
             base = self._keyframes.newest

@@ -1,5 +1,6 @@
 """A trainer's publisher alone, on a folder, with a broker that only listens."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,12 @@ class Room:
         )
         context: Any = Context(config, told)
         self.publisher = Publisher(
-            context, self.chronicle, self.store, run_id="r", refused=lambda: self.refused
+            context, self.chronicle, self.store, run_id="r", refused=self._asked
         )
+
+    def _asked(self) -> int:
+        asyncio.get_running_loop()
+        return self.refused
 
 
 def recipe(root: Path, **weights: Any) -> RunConfig:
