@@ -46,7 +46,7 @@ class Final(Comparable):
     checkpoint_step: int
     stored: tuple[tuple[int, int, str], ...]
     """Version, step, fingerprint of every manifest."""
-    read: str
+    joined: str
     """Fingerprint of the newest version as a worker reads it that joins."""
     books: dict[str, int]
     """Of the ledger in the newest checkpoint."""
@@ -71,7 +71,7 @@ class Final(Comparable):
             weights_sha256=state["weights_sha256"],
             checkpoint_step=state["step"],
             stored=tuple((m.version, m.step, m.fingerprint) for m in manifests if m is not None),
-            read=_read(store, newest, Path(config.model.path)),
+            joined=_read(store, newest, Path(config.model.path)),
             books=_books(ledger),
             ends={number: end.value for number, end in ends.items() if end is not None},
             metrics=_metrics(folder),
