@@ -16,14 +16,16 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 @pytest.mark.parametrize(
     "engines",
     [
+        ("transformers", "sglang"),
         pytest.param(("transformers", "vllm"), marks=pytest.mark.vllm),
+        pytest.param(("vllm", "sglang"), marks=pytest.mark.vllm),
     ],
     ids="-".join,
 )
 async def test_snapshots_move_between_kinds_of_engines(park, tell, engines) -> None:
     """The uncut conversations are the first engine's; whoever resumes is drawn at each cut."""
     workers = await park.workers([f"{name}-0" for name in engines])
-    tasks, whole, redrawn = await uncut(park, workers[:1], 120, first=20_000)
+    tasks, whole, redrawn = await uncut(park, workers[:1], 80, first=20_000)
     cuts = [random_cuts(one.rollout, random.Random(f"cuts {n}")) for n, one in enumerate(whole)]
     cut = await play_all(tasks, workers, cuts, at_once=AT_ONCE)
     tell(summary(" and ".join(engines), cut, redrawn=redrawn))

@@ -1,5 +1,6 @@
 """Sampling over cuts: no random number is used for two tokens, and the same cut repeats itself."""
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -7,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from consumers.rollout.engines.base import GenerateRequest
-from tests.contract.harness import logits_of
+from tests.contract.harness import logits_of, prompt, request, run, scored
 from tests.contract.transparency.checks import LOGPROB_TOLERANCE, assert_same, assert_traced
-from tests.contract.transparency.conftest import AT_ONCE
+from tests.contract.transparency.conftest import AT_ONCE, SLOTS
 from tests.factories.cuts.conversations import task
 from tests.factories.cuts.cutting import Worker, play_all
 from tests.factories.cuts.plan import random_cuts, summary
@@ -92,3 +93,20 @@ async def test_logprobs_over_cuts_are_of_the_distribution_sampled_from(park, eng
             logprob = float(expected[place - 1, tokens.token_ids[place]])
             assert tokens.logprobs[place] == pytest.approx(logprob, abs=LOGPROB_TOLERANCE)
     assert len(tasks) > 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_more_seeded_prompts_than_one_step_can_prefill_come_at_once(
+    park, engine: str
+) -> None:
+    """As after a swap, when a whole fleet's snapshots are taken up."""
+    (worker,) = await park.workers([f"{engine}-0"])
+    asked = [
+        request(f"p{n}", prompt(200, n), max_tokens=20, temperature=1.0, seed=n)
+        for n in range(SLOTS)
+    ]
+    turns = await asyncio.gather(*(run(worker.engine.inner, one) for one in asked))
+    for one, turn in zip(asked, turns, strict=True):
+        assert turn.reason == "length"
+        expected = scored(park.oracle, one.token_ids, turn.token_ids)
+        assert turn.logprobs == pytest.approx(expected, abs=LOGPROB_TOLERANCE)

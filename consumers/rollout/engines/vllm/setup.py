@@ -186,6 +186,9 @@ def engine_arguments(
         arguments |= {
             "enforce_eager": True,
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
+            # After part of a prefill vLLM takes back the random number of a seeded request, which
+            # generators on a CPU cannot: its engine process dies. Whole prompts need not.
+            "enable_chunked_prefill": False,
         }
         if "gpu_memory_utilization" not in options:
             arguments["kv_cache_memory_bytes"] = cache_bytes(
