@@ -76,7 +76,8 @@ async def test_what_is_damaged_is_refused_and_the_old_serves(served, tmp_path, d
     assert served.engine.serving().version == 0
     assert served.engine.serving().fingerprint == served.weights[0].fingerprint
     after = await run(served.engine, request("a", prompt(9), max_tokens=20))
-    assert after == before
+    assert after.token_ids == before.token_ids
+    assert after.logprobs == pytest.approx(before.logprobs, abs=1e-4)  # some may be cached now
 
 
 async def test_another_checksum_is_refused_and_the_old_serves(served, tmp_path):
