@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config, items):
         "sglang-untied",
         "sglang-tied",
         pytest.param("sglang_server-untied", marks=[pytest.mark.sglang, WITH_SERVER]),
-        pytest.param("sglang_server-tied", marks=[pytest.mark.sglang, WITH_SERVER]),
+        pytest.param("sglang_unseeded-tied", marks=[pytest.mark.sglang, WITH_SERVER]),
     ],
 )
 async def session_engine(request, tmp_path_factory) -> AsyncIterator[Served]:

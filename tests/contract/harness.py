@@ -42,14 +42,14 @@ class Served:
     @property
     def seeded(self) -> bool:
         """Whether seeds have an effect; an SGLang server has to be started for that."""
-        return self.name != "sglang_server"
+        return self.name != "sglang_unseeded"
 
     def refuses(self, **settings: Any) -> bool:
         """Whether the engine understands these settings otherwise than others, and says so."""
         cuts = [settings.get(cut) for cut in ("min_p", "top_k", "top_p") if settings.get(cut)]
         mixed = len([cut for cut in cuts if cut != 1.0]) > 1
-        unseeded = self.name == "sglang" and settings.get("min_p")
-        return "sglang" in self.name and bool(mixed or unseeded)
+        seeded = self.seeded and settings.get("min_p")
+        return "sglang" in self.name and bool(mixed or seeded)
 
     @property
     def caches_prefixes(self) -> bool:
@@ -150,10 +150,10 @@ def make_engine(
         from tests.contract.sglang.fake_engine import fake_server
 
         return fake_server(**values)
-    if name == "sglang_server":
+    if name in ("sglang_server", "sglang_unseeded"):
         from tests.contract.sglang.server import cpu_server
 
-        return cpu_server(**values)
+        return cpu_server(**values, seeded=name == "sglang_server")
     if name == "simulated":
         from consumers.rollout.engines.simulated.engine import SimulatedEngine
 

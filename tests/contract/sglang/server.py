@@ -25,15 +25,16 @@ ENVIRONMENT = {
 }
 ARGUMENTS = [
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--disable-cuda-graph", "--max-total-tokens", "8192", "--sleep-on-idle"),
+    *("--disable-cuda-graph", "--max-total-tokens", "20000", "--sleep-on-idle"),
 ]
 _FREE_S = 20.0
 
 
 def cpu_server(
-    *, model_folder: Path, dtype: str, slots: int, max_model_len: int, **options: Any
+    *, model_folder: Path, dtype: str, slots: int, max_model_len: int, seeded: bool, **options: Any
 ) -> SglangEngine:
     """An engine whose server is going to run here."""
+    seeds = ["--enable-deterministic-inference"] if seeded else []
     return SglangEngine(
         model_folder=model_folder,
         dtype=dtype,
@@ -42,7 +43,7 @@ def cpu_server(
         options={
             "python": os.environ[PYTHON],
             "environment": ENVIRONMENT,
-            "arguments": ARGUMENTS,
+            "arguments": ARGUMENTS + seeds,
             "start_timeout": 300,
             **options,
         },

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from schemas.work import Snapshot
+from tests.contract.sglang.server import WITH_SERVER
 from tests.contract.transparency.checks import assert_same, assert_traced
 from tests.contract.transparency.conftest import AT_ONCE, uncut
 from tests.factories.cuts.cutting import play_all
@@ -32,6 +33,8 @@ PLACES = {
         pytest.param("vllm", False, 100, 50, marks=pytest.mark.vllm),
         ("sglang", False, 60, 40),
         ("sglang", True, 60, 40),
+        pytest.param("sglang_server", False, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
+        pytest.param("sglang_server", True, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
     ],
 )
 async def test_resumed_equals_uncut(
@@ -46,7 +49,7 @@ async def test_resumed_equals_uncut(
     """
     workers = await park.workers([f"{engine}-0", f"{engine}-1"])
     tasks, whole, redrawn = await uncut(
-        park, workers, number, first=0, sampled=sampled, mixed=engine != "sglang"
+        park, workers, number, first=0, sampled=sampled, mixed="sglang" not in engine
     )
     cuts = [random_cuts(one.rollout, random.Random(f"cuts {n}")) for n, one in enumerate(whole)]
     cut = await play_all(tasks, workers, cuts, at_once=AT_ONCE)
