@@ -49,18 +49,41 @@ def world_of(run: RunMaker, tmp_path: Path) -> World:
     )
 
 
+class Fault:
+    """How far the fault has come: nothing may appear, or be named, before it has looked."""
+
+    def __init__(self) -> None:
+        self.looked = threading.Event()
+        self.asked: set[int] = set()
+
+    async def has_looked(self) -> None:
+        """It knows which versions were there before."""
+        assert await asyncio.to_thread(self.looked.wait, 30)
+
+    async def has_harmed(self, version: int) -> None:
+        """And it has asked whether somebody could have read it whole."""
+        while version not in self.asked:
+            await asyncio.sleep(0.001)
+
+
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the fault knows which versions were there before."""
-    event, versions = threading.Event(), weights._versions
+def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
+    seen = Fault()
+    versions, manifest = weights._versions, WeightStore.manifest
 
     def look(store: WeightStore) -> Sequence[str]:
         found = versions(store)
-        event.set()
+        seen.looked.set()
+        return found
+
+    def ask(store: WeightStore, version: int) -> WeightsPublished | None:
+        found = manifest(store, version)
+        seen.asked.add(version)
         return found
 
     monkeypatch.setattr(weights, "_versions", look)
-    return event
+    monkeypatch.setattr(WeightStore, "manifest", ask)
+    return seen
 
 
 def name_it(run: RunMaker, folder: Path) -> None:
@@ -78,7 +101,7 @@ def name_it(run: RunMaker, folder: Path) -> None:
     )
 
 
-async def begin(run: RunMaker, version: int, *, named_before: bool) -> Path:
+async def begin(run: RunMaker, fault: Fault, version: int, *, named_before: bool) -> Path:
     """A version appears, and is harmed."""
     store = Path(run.folder.weights(run.config))
     partial = store / ".partial"
@@ -88,20 +111,20 @@ async def begin(run: RunMaker, version: int, *, named_before: bool) -> Path:
     if named_before:
         name_it(run, folder)
     partial.rename(folder)
-    while (folder / "model.safetensors").read_bytes() == WHOLE:
-        await asyncio.sleep(0.001)
+    await fault.has_harmed(version)
+    assert (folder / "model.safetensors").read_bytes() != WHOLE
     return folder
 
 
 async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_taken(
-    run: RunMaker, world: World, looked: threading.Event
+    run: RunMaker, world: World, fault: Fault
 ) -> None:
-    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
-    task = asyncio.create_task(weights.flip(world, fault))
-    await asyncio.to_thread(looked.wait, 30)
-    await begin(run, 1, named_before=True)
+    planned = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
+    task = asyncio.create_task(weights.flip(world, planned))
+    await fault.has_looked()
+    await begin(run, fault, 1, named_before=True)
     await asyncio.sleep(0.1)
-    name_it(run, await begin(run, 2, named_before=False))
+    name_it(run, await begin(run, fault, 2, named_before=False))
     beat = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=2)
     world.watch.latest["rollout-1"] = beat
     await asyncio.sleep(0.3)
@@ -113,11 +136,11 @@ async def test_a_version_that_could_be_read_before_is_no_fault_and_the_next_is_t
 
 
 async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
-    run: RunMaker, world: World, looked: threading.Event
+    run: RunMaker, world: World, fault: Fault
 ) -> None:
-    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_TRUNCATE, target="weights", seed=3)
-    task = asyncio.create_task(weights.truncate(world, fault))
-    await asyncio.to_thread(looked.wait, 30)
+    planned = Planned(at=0.0, kind=FaultKind.WEIGHTS_TRUNCATE, target="weights", seed=3)
+    task = asyncio.create_task(weights.truncate(world, planned))
+    await fault.has_looked()
     store = Path(run.folder.weights(run.config))
     partial = store / ".partial"
     partial.mkdir(parents=True)
@@ -125,8 +148,7 @@ async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
         (partial / name).write_bytes(WHOLE)
     folder = store / "v00000004.i1.0123abcd"
     partial.rename(folder)
-    while any(path.stat().st_size == len(WHOLE) for path in folder.iterdir()):
-        await asyncio.sleep(0.001)
+    await fault.has_harmed(4)
     name_it(run, folder)
     world.watch.latest["rollout-1"] = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=5)
     outcome = await task
@@ -135,19 +157,17 @@ async def test_of_a_version_that_can_be_had_in_two_ways_both_are_harmed(
     assert outcome.detail.count("of 256 bytes left") == 2
 
 
-async def test_a_store_behind_a_url_is_harmed_like_a_folder(
-    tmp_path: Path, looked: threading.Event
-) -> None:
+async def test_a_store_behind_a_url_is_harmed_like_a_folder(tmp_path: Path, fault: Fault) -> None:
     url = f"memory://{tmp_path.name}"
     run = RunMaker(tmp_path, weights={"store": url})
     store, folder = WeightStore.at(url), "v00000004.i1.0123abcd"
-    fault = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
+    planned = Planned(at=0.0, kind=FaultKind.WEIGHTS_FLIP, target="weights", seed=3)
     world = world_of(run, tmp_path)
-    task = asyncio.create_task(weights.flip(world, fault))
-    await asyncio.to_thread(looked.wait, 30)
+    task = asyncio.create_task(weights.flip(world, planned))
+    await fault.has_looked()
     (file,) = store.files.write(folder, {"delta.bin": (WHOLE,)})
-    while store.files.read(f"{folder}/delta.bin") == WHOLE:
-        await asyncio.sleep(0.001)
+    await fault.has_harmed(4)
+    assert store.files.read(f"{folder}/delta.bin") != WHOLE
     name_it(run, Path(folder))
     world.watch.latest["rollout-1"] = Seen(at=1.0, pid=1, rollout_ids=(), counters={}, version=5)
     outcome = await task
