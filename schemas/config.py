@@ -208,7 +208,7 @@ class WeightsSection(Frozen):
     """Folder that trainer and rollout workers see, or a URL as in `s3://bucket/prefix` (needs
     `pip install 'warren[s3]'`; credentials come from the environment); empty is `weights` in the
     run folder."""
-    codec: Literal["step", "absolute", "full"] = "full"
+    codec: Literal["step", "absolute", "full"] = "step"
     """How a version tells what changed since the one before: by the differences (smallest), by the
     new values, or `full`, all of it each time."""
     keyframe_every: int = Field(default=20, ge=1)

@@ -35,10 +35,11 @@ def size_of(config) -> dict[str, int]:
 async def test_the_journal_goes_with_its_checkpoints(recipe, trainer, connect) -> None:
     """Also in a trainer that did not write them itself; the oldest kept one can be resumed."""
     checkpoint = {"every": 2, "keep": 2, "journal_bytes": 0}
+    weights = {"keyframe_every": 2}
     sizes = []
     async with working(World(await connect(app_id="world/0"))):
         for steps in (6, 10, 14):
-            config = recipe(run={"steps": steps}, checkpoint=checkpoint)
+            config = recipe(run={"steps": steps}, checkpoint=checkpoint, weights=weights)
             assert await trainer(config, resume=steps > 6) == 0
             sizes.append(size_of(config))
         assert all(size["checkpoints"] == 2 and size["segments"] <= 5 for size in sizes), sizes
@@ -48,7 +49,7 @@ async def test_the_journal_goes_with_its_checkpoints(recipe, trainer, connect) -
         before = {r.step: r.weights_sha256 for r in kept if isinstance(r, Stepped)}
         assert set(before) >= {13, 14} and 1 not in before
         shutil.rmtree(folder.checkpoints / "step_14")
-        longer = recipe(run={"steps": 15}, checkpoint=checkpoint)
+        longer = recipe(run={"steps": 15}, checkpoint=checkpoint, weights=weights)
         assert await trainer(longer, resume=True) == 0
     after = [e.record for e in JournalReader(folder.journal).records()]
     assert [r.step for r in after if isinstance(r, Stepped)][-1] == 15

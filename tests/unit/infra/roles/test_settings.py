@@ -165,7 +165,7 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     ("override", "reason"),
     [
         ("tracking.backends=['wandb']", "has no trackers"),
-        ("weights.keyframe_every=5", "every version is whole"),
+        ("weights={codec = 'full', keyframe_every = 5}", "every version is whole"),
         ("data.eval=[{path = 'e.jsonl', weight = 2}]", "e.jsonl has a weight"),
     ],
 )
