@@ -1,4 +1,4 @@
-"""A process that starts a vLLM engine of two workers, says so, and waits to be killed."""
+"""A process that starts vLLM engines, of one worker and of two, says so, and waits to be killed."""
 
 import asyncio
 import sys
@@ -9,8 +9,9 @@ from tests.contract.harness import make_engine
 
 
 async def main(folder: Path) -> None:
-    engine = make_engine("vllm", folder, tensor_parallel_size=2)
-    await engine.start(starting(folder, "float32"))
+    engines = [make_engine("vllm", folder, tensor_parallel_size=size) for size in (1, 2)]
+    weights = starting(folder, "float32")
+    await asyncio.gather(*(engine.start(weights) for engine in engines))
     print("serving", flush=True)
     await asyncio.sleep(600)
 
