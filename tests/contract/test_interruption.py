@@ -32,7 +32,10 @@ async def started(engine, asked):
 
 async def test_the_running_keep_every_token(served):
     tasks = await asyncio.gather(
-        *(started(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240)) for i in range(4))
+        *(
+            started(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240))
+            for i in range(SLOTS)
+        )
     )
     await served.engine.interrupt()
     for i, task in enumerate(tasks):

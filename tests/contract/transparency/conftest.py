@@ -53,16 +53,9 @@ async def park(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Park]:
 
 
 async def uncut(
-    park: Park,
-    workers: Sequence[Worker],
-    number: int,
-    *,
-    first: int,
-    sampled: bool = False,
-    mixed: bool = True,
+    park: Park, workers: Sequence[Worker], number: int, *, first: int, sampled: bool = False
 ) -> tuple[list[RolloutTask], list[Played], int]:
-    """So many conversations without a near tie, and how many were drawn anew for one; those that
-    set both top-k and top-p only if `mixed`."""
+    """So many conversations without a near tie, and how many were drawn anew for one."""
     tasks: list[RolloutTask] = []
     played: list[Played] = []
     drawn = 0
@@ -73,18 +66,12 @@ async def uncut(
             for n in range(number - len(tasks))
         ]
         drawn += len(more)
-        more = [one for one in more if mixed or not both(one)]
         whole = await play_all(more, workers, [()] * len(more), at_once=AT_ONCE)
         for asked, one in zip(more, whole, strict=True):
             if not rounding_decides(park.oracle, asked, one.rollout):
                 tasks.append(asked)
                 played.append(one)
     return tasks, played, drawn - number
-
-
-def both(asked: RolloutTask) -> bool:
-    """Whether top-k and top-p are both set; SGLang understands that otherwise than the others."""
-    return asked.sampling.top_k > 0 and asked.sampling.top_p < 1
 
 
 @pytest.fixture

@@ -31,10 +31,7 @@ PLACES = {
         ("sglang", False, 80, 50),
         ("sglang", True, 80, 50),
         pytest.param("vllm", False, 100, 50, marks=pytest.mark.vllm),
-        ("sglang", False, 60, 40),
-        ("sglang", True, 60, 40),
         pytest.param("sglang_server", False, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
-        pytest.param("sglang_server", True, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
     ],
 )
 async def test_resumed_equals_uncut(
@@ -48,9 +45,7 @@ async def test_resumed_equals_uncut(
         least: Of these, really cut.
     """
     workers = await park.workers([f"{engine}-0", f"{engine}-1"])
-    tasks, whole, redrawn = await uncut(
-        park, workers, number, first=0, sampled=sampled, mixed="sglang" not in engine
-    )
+    tasks, whole, redrawn = await uncut(park, workers, number, first=0, sampled=sampled)
     cuts = [random_cuts(one.rollout, random.Random(f"cuts {n}")) for n, one in enumerate(whole)]
     cut = await play_all(tasks, workers, cuts, at_once=AT_ONCE)
     kind = "sampled" if sampled else "greedy"

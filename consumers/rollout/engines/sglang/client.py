@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ class Client:
     """
 
     def __init__(self, url: str, *, api_key: str = "", admin_key: str = "") -> None:
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every call
         self.url = url.rstrip("/")
         self._api, self._admin = _bearer(api_key), _bearer(admin_key or api_key)
         self._http = httpx.AsyncClient(
