@@ -54,7 +54,7 @@ class Served:
     @property
     def caches_prefixes(self) -> bool:
         """Whether a prompt that comes again is not computed again."""
-        return self.name not in ("simulated", "sglang_server")  # which has none beside seeds
+        return self.name not in ("simulated", "sglang_server")  # whose CPU has none with seeds
 
     async def back_to_start(self) -> None:
         if self.engine.serving().version != 0:
