@@ -248,6 +248,8 @@ class WeightSync:
             logger.warning("cannot read the weight store: %s", error)
             return
         if published is None:
+            if announced > self._swap.version:
+                self._refuse(announced)
             return
         if believe and self._target is not None and published.version < self._target.version:
             logger.warning(

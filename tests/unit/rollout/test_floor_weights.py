@@ -112,6 +112,34 @@ async def test_a_version_that_was_announced_and_is_not_in_the_store_is_said(tmp_
         await bench.until(lambda: bench.floor.describe()["refuses"] == -1)
 
 
+async def test_a_worker_that_begins_on_an_empty_store_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.store = None
+    bench.first_heard = None
+    entering = asyncio.create_task(bench.__aenter__())
+    await bench.until(lambda: hasattr(bench, "floor"))
+    refuses = lambda: bench.floor.describe()["refuses"]  # noqa: E731
+    await asyncio.sleep(0.02)
+    assert refuses() == -1, "nothing is published yet"
+    bench.floor.sync.hear_number(5)
+    await bench.until(lambda: refuses() == 5)
+    bench.publish(6)
+    await entering
+    assert (bench.floor.swap.version, refuses()) == (6, -1)
+    await bench.__aexit__()
+
+
+async def test_an_empty_store_does_not_matter_to_a_worker_that_serves_the_newest(
+    tmp_path: Path,
+) -> None:
+    async with Bench(tmp_path, limits={"silence_s": 0.01}) as bench:
+        bench.publish(1)
+        await bench.until(lambda: bench.floor.swap.version == 1)
+        bench.store = None
+        await asyncio.sleep(0.05)
+        assert bench.floor.describe()["refuses"] == -1
+
+
 async def test_a_missed_broadcast_is_found_in_the_store(tmp_path: Path) -> None:
     async with Bench(tmp_path) as bench:
         bench.store = bench.store.model_copy(  # type: ignore[union-attr]

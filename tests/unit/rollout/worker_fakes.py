@@ -220,7 +220,7 @@ class Bench:
         self.broker = FakeBroker()
         self.engine = RuleEngine()
         self.store: WeightsPublished | None = manifest(0)
-        self.first_heard = 0
+        self.first_heard: int | None = 0
         self.older: WeightsPublished | None = None
         self.unreadable: set[int] = set()
         self.tools: dict[str, Tool] = {}
@@ -294,7 +294,8 @@ class Bench:
             newest=self.newest,
             weights=self,
         )
-        self.floor.sync.hear(manifest(self.first_heard))
+        if self.first_heard is not None:
+            self.floor.sync.hear(manifest(self.first_heard))
         first = await self.floor.sync.first()
         await self.floor.swap.start(first)
         await self.floor.sync.settle(first.version, taken=True)
