@@ -149,13 +149,13 @@ class Loop:
                 "no rollout worker can serve v%d: its weights go out again under the next number",
                 ledger.version,
             )
-        if ledger.version >= 0 and not (due or refused or self._publisher.lost):
+        if ledger.version >= 0 and not (due or refused or self._publisher.unsettled):
             return
         await self._evaluator.closed()
         if self._chronicle.evaluations.open is not None:
             return  # told to stop: whoever resumes publishes first
         metrics = await self._publisher.publish(
-            self._learner, ledger.step, whole=refused or self._publisher.lost
+            self._learner, ledger.step, whole=refused or self._publisher.unsettled
         )
         if refused:
             self._refusals.published_again()

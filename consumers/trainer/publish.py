@@ -60,8 +60,9 @@ class Publisher:
         self._base: Base | None = None
         self._keyframes = Keyframes(ctx.config.weights.keyframe_every)
         self._refused = refused
-        self.lost = False
-        """The newest version is not in the store any more: nobody can join before the next."""
+        self.unsettled = False
+        """The newest version in the store is not the journal's: it was lost, and nobody can join
+        before the next, or nobody was told of it. Nothing comes before another publication."""
 
     async def publish(
         self, learner: Learner, step: int, *, whole: bool = False
@@ -95,7 +96,7 @@ class Publisher:
         )
         await self._chronicle.commit()
         reach(FailPoint.PUBLISHED_JOURNALED)
-        self.lost = False
+        self.unsettled = False
         await self.broadcast(published)
         reach(FailPoint.BROADCAST_CONFIRMED)
         await asyncio.to_thread(self._store.prune, self._ctx.config.weights.keep)
@@ -129,8 +130,9 @@ class Publisher:
         """
         newest = await asyncio.to_thread(self._store.newest)
         version = self._chronicle.ledger.version
-        self.lost = (-1 if newest is None else newest.version) < version
-        if self.lost:
+        stored = -1 if newest is None else newest.version
+        self.unsettled = stored != version
+        if stored < version:
             logger.warning(
                 "v%d is not in %s any more: its weights go out again under the next number",
                 version,

@@ -79,17 +79,35 @@ async def test_a_store_that_lost_the_newest_version_is_noticed(
     """Without another publication no worker could start, and nothing would ever arrive."""
     told = Told()
     room = Room(tmp_path, config, told)
-    assert await room.publisher.rebroadcast() == -1 and not room.publisher.lost
+    assert await room.publisher.rebroadcast() == -1 and not room.publisher.unsettled
     await room.publisher.publish(learner, 0)
-    assert await room.publisher.rebroadcast() == 0 and not room.publisher.lost
+    assert await room.publisher.rebroadcast() == 0 and not room.publisher.unsettled
     room.store.clear()
-    assert await room.publisher.rebroadcast() == -1 and room.publisher.lost
+    assert await room.publisher.rebroadcast() == -1 and room.publisher.unsettled
     assert "v0 is not in" in caplog.text
     await room.publisher.publish(learner, 0)
-    assert not room.publisher.lost
+    assert not room.publisher.unsettled
     first, again, new = told.versions
     assert again == first
     assert (new.version, new.fingerprint) == (1, first.fingerprint)
+
+
+async def test_a_version_that_the_journal_does_not_know_is_taken_up_at_once(
+    config: RunConfig, learner: Learner, tmp_path: Path
+) -> None:
+    """Its trainer died between manifest and journal, of weights that went out a second time: no
+    step is due, yet workers find it in the store and may serve it."""
+    told = Told()
+    room = Room(tmp_path, config, told)
+    await room.publisher.publish(learner, 0)
+    tensors = learner.policy.published_tensors("float32")
+    room.store.publish(tensors, version=1, run_id="r", incarnation=1, step=0, dtype="float32")
+    assert await room.publisher.rebroadcast() == 1 and room.publisher.unsettled
+    await room.publisher.publish(learner, 0, whole=True)
+    assert not room.publisher.unsettled
+    assert room.chronicle.ledger.version == 1
+    assert [weights.version for weights in told.versions] == [0, 1]
+    assert room.store.newest() == told.versions[1]
 
 
 async def test_a_superseded_trainer_publishes_nothing(
