@@ -158,7 +158,7 @@ class Loop:
             self._learner, ledger.step, whole=refused or self._publisher.unsettled
         )
         if refused:
-            self._refusals.published_again()
+            self._refusals.published_again(ledger.version)
         self._chronicle.close_due()
         if self._line is not None:
             self._line |= {**metrics, "published": ledger.version}
@@ -185,7 +185,6 @@ class Loop:
         )
         reach(FailPoint.STEP_TAKEN)
         self._chronicle.note(stepped(result))
-        self._refusals.stepped()
         await chronicle.commit()
         reach(FailPoint.STEP_JOURNALED)
         self._line = {

@@ -56,6 +56,10 @@ class Fleet:
         others = [beat for beat in workers if beat.refuses != version and beat.version >= 0]
         return bool(refusing) and not others
 
+    def newest_served(self) -> int:
+        """The newest version that some rollout worker serves; -1 for none."""
+        return max((beat.version for beat in self.alive() if beat.role == "rollout"), default=-1)
+
     def newest_refused(self) -> int:
         """The newest version that some rollout worker says it cannot serve; -1 for none."""
         return max((beat.refuses for beat in self.alive() if beat.role == "rollout"), default=-1)

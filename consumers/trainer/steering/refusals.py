@@ -11,8 +11,9 @@ MAX_PATIENCE_S = 600.0
 class Refusals:
     """Tells when the newest version is to be published again, under the next number.
 
-    Each time that this did not help, twice as long is waited: what all of them refuse because of
-    a fault of their own would be published for ever.
+    Until one serves what went out again, twice as long is waited each time: what all of them refuse
+    because of a fault of their own would be published for ever, also beside steps whose rollouts
+    are of an older version.
 
     Args:
         fleet: What the rollout workers say.
@@ -25,9 +26,12 @@ class Refusals:
         self._patience_s = PATIENCE_S
         self._version = -1
         self._since: float | None = None
+        self._again: int | None = None
 
     def due(self, version: int) -> bool:
         """Whether all have refused the newest version for a while. Ask every second or so."""
+        if self._again is not None and self._fleet.newest_served() >= self._again:
+            self._again, self._patience_s = None, PATIENCE_S
         if version < 0 or not self._fleet.refuses(version):
             self._since = None
             return False
@@ -36,11 +40,7 @@ class Refusals:
             self._version, self._since = version, now
         return now - self._since >= self._patience_s
 
-    def published_again(self) -> None:
-        """It is out under another number."""
-        self._since = None
+    def published_again(self, version: int) -> None:
+        """It is out, as this version."""
+        self._since, self._again = None, version
         self._patience_s = min(MAX_PATIENCE_S, 2 * self._patience_s)
-
-    def stepped(self) -> None:
-        """The run goes on."""
-        self._patience_s = PATIENCE_S

@@ -72,3 +72,4 @@ async def test_a_version_is_refused_when_nobody_serves_it_and_those_who_could_sa
     listener = fleet.Fleet(SimpleNamespace(broker=SimpleNamespace(events=events)))  # type: ignore[arg-type]
     await listener.run()
     assert listener.refuses(5) is refused
+    assert listener.newest_served() == max((version for _, version, _ in workers), default=-1)

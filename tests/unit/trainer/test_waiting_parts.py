@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.trainer.books.fruitless import Fruitless
 from consumers.trainer.steering.clock import FROZEN_S, Bell, PausableClock
-from consumers.trainer.steering.refusals import PATIENCE_S, Refusals
+from consumers.trainer.steering.refusals import MAX_PATIENCE_S, PATIENCE_S, Refusals
 from schemas.journal import Closed
 
 
@@ -77,8 +77,10 @@ def test_a_run_whose_groups_all_die_is_hopeless_after_twice_as_many() -> None:
 
 
 def test_a_version_that_all_refuse_goes_out_again_ever_less_often() -> None:
-    time, refused = [0.0], [True]
-    fleet: Any = SimpleNamespace(refuses=lambda version: refused[0])
+    time, refused, served = [0.0], [True], [2]
+    fleet: Any = SimpleNamespace(
+        refuses=lambda version: refused[0], newest_served=lambda: served[0]
+    )
     refusals = Refusals(fleet, PausableClock(lambda: time[0]))
 
     def due_after(version: int) -> float:
@@ -89,12 +91,17 @@ def test_a_version_that_all_refuse_goes_out_again_ever_less_often() -> None:
 
     assert not refusals.due(-1)
     assert due_after(3) == PATIENCE_S
-    refusals.published_again()
+    refusals.published_again(4)
     assert due_after(4) == 2 * PATIENCE_S
     refused[0] = False
     assert not refusals.due(4)
     refused[0] = True
     assert due_after(4) == 2 * PATIENCE_S, "it must last"
-    refusals.published_again()
-    refusals.stepped()
-    assert due_after(5) == PATIENCE_S
+    refusals.published_again(5)
+    served[0] = 4
+    assert due_after(5) == 4 * PATIENCE_S, "that one did not help"
+    served[0] = 5
+    assert due_after(6) == PATIENCE_S
+    for version in range(7, 20):
+        refusals.published_again(version)
+    assert due_after(20) == MAX_PATIENCE_S
