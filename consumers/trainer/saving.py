@@ -149,7 +149,7 @@ def restore(folder: Path, learner: Learner, rules: Rules) -> SavedState | None:
 
 def _check_config(saved: dict[str, Any], learner: Learner) -> None:
     now = learner.config.model_dump(mode="json")
-    for section, key in (("run", "seed"), ("algorithm", "group_size")):
+    for section, key in (("run", "seed"), ("algorithm", "group_size"), ("trainer", "lora_alpha")):
         before, after = saved[section][key], now[section][key]
         if before != after:
             raise ConfigError(

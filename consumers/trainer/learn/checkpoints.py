@@ -98,7 +98,8 @@ def load(folder: Path, learner: Learner) -> Restored:
     except ValueError as error:
         raise ConfigError(
             f"{folder} does not fit model.path={str(learner.policy.model_folder)!r}: {error}",
-            hint="resume with the model that the run began with, or begin another run",
+            hint="resume with the model, and the trainer.lora_ keys, that the run began with, or "
+            "begin another run",
         ) from error
     _set_moments(learner, moments, state["optimizer_steps"])
     learner.step_done = state["step"]

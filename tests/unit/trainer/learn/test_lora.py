@@ -7,11 +7,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from consumers.trainer.batch.packing import pack
+from consumers.trainer.books.balance import Rules
 from consumers.trainer.learn import checkpoints
 from consumers.trainer.learn.check import check
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.lora import LoraPolicy
 from consumers.trainer.learn.policy import Policy
+from consumers.trainer.saving import restore
 from infra.roles.errors import ConfigError
 from infra.weights.adapter import merged
 from schemas.config import TrainerSection
@@ -123,6 +125,21 @@ def test_a_checkpoint_holds_the_adapter_and_restores_it(folder, policy, batch, t
     checkpoints.load(saved, other)
     assert other.policy.sha256() == policy.sha256()
     assert learner.step(batch, 2).weights_sha256 == other.step(batch, 2).weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"lora_rank": 2}, "does not fit model.path"),
+        ({"lora_rank": 4, "lora_alpha": 8.0}, "trainer.lora_alpha was 32.0 and is now 8.0"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_adapter(folder, tmp_path, keys, complaint):
+    began = recipe(trainer={"lr": 1e-2, "lora_rank": 4})
+    checkpoints.save(tmp_path, Learner(began, adapted(folder, began.trainer)), {}, keep=1)
+    now = recipe(trainer={"lr": 1e-2, **keys})
+    with pytest.raises(ConfigError, match=complaint):
+        restore(tmp_path, Learner(now, adapted(folder, now.trainer)), Rules.of(now))
 
 
 def test_the_seed_decides_the_random_half(folder):
