@@ -44,10 +44,7 @@ async def test_the_life_of_an_engine_process(tmp_path):
     os.kill(child, signal.SIGINT)
     assert len((await run(engine, request("after", prompt(2), max_tokens=3))).token_ids) == 3
 
-    crossing = asyncio.create_task(run(engine, request("k", prompt(9), max_tokens=240)))
-    await asyncio.sleep(0.1)
-    await engine.load_weights(starting(new, "bfloat16", version=5))
-    assert set((await crossing).versions) == {0, 5}
+    await check_swap_that_keeps_the_cache(engine, starting(new, "bfloat16", version=5), reference)
     later = await run(engine, request("n", prompt(9), max_tokens=20))
     assert later.logprobs == pytest.approx(scored(reference, prompt(9), later.token_ids), abs=0.2)
 
@@ -78,6 +75,37 @@ async def test_the_life_of_an_engine_process(tmp_path):
         await engine.load_weights(starting(new, "bfloat16", version=8))
     await engine.close()
     assert descendants() == before
+
+
+async def check_swap_that_keeps_the_cache(engine, newer, reference) -> None:
+    """The running go on with theirs; those that wait find nothing of the old weights, though
+    their common prompt was cached under these."""
+    start = prompt(200, 3)
+    for cached in (False, True):
+        turn = await run(engine, request("c", start, max_tokens=3))
+        assert bool(turn.num_cached) == cached
+    running = [
+        asyncio.create_task(run(engine, request(f"k{i}", prompt(9, i), max_tokens=240)))
+        for i in range(4)
+    ]
+    await asyncio.sleep(0.1)
+    waiting = [
+        asyncio.create_task(run(engine, request(f"q{i}", start, max_tokens=12))) for i in range(6)
+    ]
+    await asyncio.sleep(0.02)
+    leaving = waiting.pop()
+    swap = asyncio.create_task(engine.load_weights(newer))
+    late = asyncio.create_task(run(engine, request("late", start, max_tokens=12)))
+    await engine.interrupt({"q5"})
+    assert ((await leaving).token_ids, (await leaving).reason) == ([], "interrupted")
+    await swap
+    for turn in await asyncio.gather(*running):
+        assert (set(turn.versions), turn.reason) == ({0, 5}, "length")
+    for turn in await asyncio.gather(*waiting, late):
+        assert set(turn.versions) == {5}
+        expected = scored(reference, start, turn.token_ids)
+        assert turn.logprobs == pytest.approx(expected, abs=0.2)
+    assert engine.num_unfinished() == 0
 
 
 def test_a_killed_worker_takes_its_engine_process_along(tmp_path):

@@ -41,7 +41,19 @@ class _Turn:
 
     def __init__(self) -> None:
         self.internal_id: str | None = None
+        self.state: Any = None
+        """vLLM's own, of its outputs; None when it ended already."""
         self.interrupted = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether vLLM has it, and no token of it has come."""
+        known = self.internal_id is not None and self.state is not None
+        return known and not self.state.detokenizer.num_output_tokens()
+
+    def renewed(self, output: Any) -> bool:
+        """Whether a last output only says that a swap took the request out, to be added again."""
+        return output.outputs[0].finish_reason == "abort" and not self.interrupted
 
 
 class VllmEngine:
@@ -80,6 +92,7 @@ class VllmEngine:
         self._loading = Loading(self._call)
         self._workers: list[int] = []
         self._served = ServedWeights(version=-1, fingerprint="")
+        self._salt = 0
         self._turns: dict[str, _Turn] = {}
         self._swap = asyncio.Lock()
         self._failure: EngineFailed | None = None
@@ -124,20 +137,15 @@ class VllmEngine:
         over = False
         try:
             with _translated():
-                queue = await engine.add_request(
-                    request.request_id,
-                    _prompt(request, salt=str(self._served.version)),
-                    _parameters(request, self._max_model_len),
-                )
-                turn.internal_id = queue.request_id
-                state = engine.output_processor.request_states.get(queue.request_id)
-                if turn.interrupted:
-                    await engine.abort(queue.request_id, internal=True)
+                queue = await self._add(engine, request, turn)
                 done = 0
                 while not over:
                     output = queue.get_nowait() or await queue.get()
+                    if output.finished and turn.renewed(output):
+                        queue = await self._add(engine, request, turn)
+                        continue
                     over = output.finished
-                    for chunk in _chunks(output.outputs[0], state, done):
+                    for chunk in _chunks(output.outputs[0], turn.state, done):
                         done += len(chunk.token_ids)
                         yield chunk
                     if over:
@@ -147,6 +155,21 @@ class VllmEngine:
             if not over and not engine.errored:
                 known = turn.internal_id is not None
                 await engine.abort(turn.internal_id or request.request_id, internal=known)
+
+    async def _add(self, engine: Any, request: GenerateRequest, turn: _Turn) -> Any:
+        """Hand a request to vLLM; returns the queue of its outputs."""
+        turn.internal_id = None
+        salt = self._salt
+        queue = await engine.add_request(
+            request.request_id,
+            _prompt(request, salt=str(salt)),
+            _parameters(request, self._max_model_len),
+        )
+        turn.internal_id = queue.request_id
+        turn.state = engine.output_processor.request_states.get(queue.request_id)
+        if turn.interrupted or salt != self._salt:
+            await engine.abort(queue.request_id, internal=True)
+        return queue
 
     async def interrupt(self, request_ids: Collection[str] | None = None) -> None:
         """End streams as interrupted; see `Engine.interrupt`."""
@@ -163,6 +186,8 @@ class VllmEngine:
                 await self._loading.check(weights)
                 try:
                     await self._pause(engine)
+                    if self._keep_cache:
+                        await self._renew(engine)
                     await self._load(weights)
                 except BaseException as error:
                     await self._fail(engine, error)
@@ -179,6 +204,13 @@ class VllmEngine:
         await engine.engine_core.pause_scheduler_async(
             mode="keep", clear_cache=not self._keep_cache
         )
+
+    async def _renew(self, engine: Any) -> None:
+        """Leave what is cached to those who have tokens: whoever has none is taken out, and comes
+        again under a salt that finds nothing of the old weights."""
+        self._salt += 1
+        new = [turn for turn in self._turns.values() if not turn.interrupted and turn.waits]
+        await engine.abort([turn.internal_id for turn in new], internal=True)
 
     async def _load(self, weights: PreparedWeights) -> None:
         fingerprint = await self._loading.load(weights)
@@ -268,7 +300,8 @@ def _translated() -> Iterator[None]:
 
 
 def _prompt(request: GenerateRequest, *, salt: str) -> Any:
-    """The prompt as vLLM's own renderer would give it; the salt keeps cached prefixes apart."""
+    """The prompt as vLLM's own renderer would give it; only one with the same
+    salt finds its prefix cached."""
     from vllm.inputs.engine import tokens_input
 
     return tokens_input(list(request.token_ids), cache_salt=salt)
