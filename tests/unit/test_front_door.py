@@ -105,6 +105,8 @@ def test_config_documents_every_key() -> None:
     assert 'on_sync              "republish"' in text
     assert "What happens to running rollouts when new weights arrive." in text
     assert "[data.train]" in text
+    assert "stop                 []             list of text\n" in text
+    assert "typing." not in text
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,7 @@ def test_config_documents_every_key() -> None:
         (("trainer", "RECIPE", "--resume", "--purge"), "not allowed with argument"),
         (("up", "RECIPE", "--worker", "3"), "unrecognized arguments"),
         (("up",), "the following arguments are required: RECIPE"),
+        (("config", "RECIPE"), "run.py check RECIPE [a.b=c ...] --dry-run"),
     ],
 )
 def test_a_wrong_command_line_is_exit_2_with_a_sentence(

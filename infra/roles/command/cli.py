@@ -25,7 +25,7 @@ COMMANDS = {
     "trainer": "start the trainer",
     "ledger": "print what became of every group, of a live or a stopped run",
     "storm": "do to a run what production does, and check that it stood",
-    "config": "list every section and key of a recipe, with defaults and meaning",
+    "config": "list every section and key that a recipe may have, with default and meaning",
 }
 USAGE = "run.py COMMAND RECIPE [section.key=value ...] [options]"
 EPILOG = """exit codes: 0 done, 1 failed, 2 usage or configuration, 3 broker unreachable,
@@ -73,11 +73,8 @@ def _dispatch(
     tools: Mapping[str, str],
     entry: Path,
 ) -> int:
-    if command in ("config", "--help-recipe"):
-        from infra.roles.command.describe import describe_config
-
-        sys.stdout.write(describe_config() + "\n")
-        return ExitCode.DONE
+    if command == "config":
+        return _list_keys(rest)
     if command not in COMMANDS:
         raise _unknown_command(command)
     options = _parser(command).parse_intermixed_args(rest)
@@ -126,6 +123,18 @@ def _dispatch(
     if command in tools:
         return int(importlib.import_module(tools[command]).run(config, options))
     return _run_role(roles[command], command, config, options)
+
+
+def _list_keys(rest: Sequence[str]) -> int:
+    from infra.roles.command.describe import describe_config
+
+    if rest and rest[0] not in ("-h", "--help"):
+        raise ConfigError(
+            f"'run.py config' takes no recipe and no keys, not {rest[0]!r}",
+            hint="a recipe with all its values: run.py check RECIPE [a.b=c ...] --dry-run",
+        )
+    sys.stdout.write(describe_config() + "\n")
+    return ExitCode.DONE
 
 
 def _run_role(module: str, command: str, config: "RunConfig", options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -56,6 +56,8 @@ def _default(field: FieldInfo) -> str:
 
 def _type(annotation: Any) -> str:
     arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _type(arguments[0])
     if arguments and all(isinstance(argument, str) for argument in arguments):
         return " | ".join(f'"{argument}"' for argument in arguments)
     if _model_in(annotation) is not None:
