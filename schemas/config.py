@@ -320,11 +320,12 @@ class RunConfig(Frozen):
                 f"request, for which the engine would count penalties, or begin a grammar, anew; "
                 f'use rollout.on_sync = "in_flight"'
             )
-        if rollout.min_tokens > rollout.max_turn_tokens:
-            raise ValueError(
-                f"rollout.min_tokens={rollout.min_tokens} exceeds "
-                f"rollout.max_turn_tokens={rollout.max_turn_tokens}"
-            )
+        for name in ("max_turn_tokens", "max_response_tokens"):
+            most = getattr(rollout, name)
+            if rollout.min_tokens > most:
+                raise ValueError(
+                    f"rollout.min_tokens={rollout.min_tokens} exceeds rollout.{name}={most}"
+                )
         if self.trainer.lora_rank and self.rollout.engine == "simulated":
             raise ValueError(
                 "trainer.lora_rank: the simulated engine holds no weights to which an adapter "
@@ -357,6 +358,12 @@ class RunConfig(Frozen):
             raise ValueError(
                 f"tracking.backends={list(self.tracking.backends)}: this version has no trackers; "
                 f"leave it empty and read metrics.jsonl in the run folder"
+            )
+        rollout = self.rollout
+        if rollout.on_sync != "drain" and rollout.drain_deadline != RolloutSection().drain_deadline:
+            raise ValueError(
+                f"rollout.drain_deadline={rollout.drain_deadline:g} has no effect without "
+                f'rollout.on_sync="drain"'
             )
         weights = self.weights
         if weights.codec == "full" and weights.keyframe_every != WeightsSection().keyframe_every:

@@ -153,16 +153,36 @@ def _explain(
             f"{where}: unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
             f"{inside}: {', '.join(valid)}",
         )
-    if kind == "missing":
+    if kind == "missing" and isinstance(location[-1], str):
         return f"{where}: missing key {key!r}", f"add it to the recipe, or write {key}=... after it"
     if not location:
         return f"{path}: {reason.removeprefix('Value error, ')}", ""
-    expected = reason.removeprefix("Input should be ").removeprefix("Value error, ")
-    expected = expected.replace("a valid tuple", "a list")
-    return f"{where}: {key} = {value}: expected {expected}", _doc_hint(location)
+    return f"{where}: {key} = {value}: expected {_expected(detail)}", _doc_hint(location)
+
+
+def _expected(detail: ErrorDetails) -> str:
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "too_short":
+            return f"at least {context['min_length']} of them"
+        case "too_long":
+            return f"at most {context['max_length']} of them"
+        case "string_too_short":
+            return "a text that is not empty"
+        case "string_pattern_mismatch":
+            return f"a text like {context['pattern']}"
+        case "tuple_type":
+            return "a list"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "a table"
+        case "missing":
+            return "one value more"
+    return detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
 
 
 def _doc_hint(location: tuple[int | str, ...]) -> str:
+    while isinstance(location[-1], int):
+        location = location[:-1]
     doc = keys_at(location[:-1]).get(str(location[-1]), "")
     return f"{location[-1]}: {doc}" if doc else ""
 

@@ -147,6 +147,28 @@ def test_missing_keys_and_several_problems(tmp_path: Path) -> None:
 def test_keys_that_do_not_fit_together(tmp_path: Path) -> None:
     said = complaint(write(tmp_path, GOOD), "algorithm.min_group_size=9")
     assert "algorithm.min_group_size=9 exceeds algorithm.group_size=8" in said
+    for most in ("max_turn_tokens", "max_response_tokens"):
+        said = complaint(write(tmp_path, GOOD), "rollout.min_tokens=9", f"rollout.{most}=8")
+        assert f"rollout.min_tokens=9 exceeds rollout.{most}=8" in said
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("run.name='a b'", "a text like ^[A-Z"),
+        ("rollout.stop=['']", "a text that is not empty\n  -> stop: Strings"),
+        ("reward.functions=[]", "at least 1 of them"),
+        ("trainer.betas=[0.9]", "one value more"),
+        ("trainer.betas=[0.9, 0.9, 0.9]", "at most 2 of them"),
+        ("rollout.sampling_options=3", "a table"),
+        ("rollout=3", "a table"),
+        ("data.train=[3]", "a table"),
+    ],
+)
+def test_what_would_be_right_is_said_in_words_of_recipes(
+    tmp_path: Path, override: str, expected: str
+) -> None:
+    assert f": expected {expected}" in complaint(write(tmp_path, GOOD), override)
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
@@ -165,6 +187,7 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     ("override", "reason"),
     [
         ("tracking.backends=['wandb']", "has no trackers"),
+        ("rollout.drain_deadline=5", 'without rollout.on_sync="drain"'),
         ("weights={codec = 'full', keyframe_every = 5}", "every version is whole"),
         ("data.eval=[{path = 'e.jsonl', weight = 2}]", "e.jsonl has a weight"),
     ],
