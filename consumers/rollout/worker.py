@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumers.rollout.engines.base import Engine
-from consumers.rollout.engines.build import check_engine, held_weights
+from consumers.rollout.engines.build import check_engine, check_server, held_weights
 from consumers.rollout.floor import Floor, build_floor
 from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
@@ -63,10 +63,13 @@ def run(config: RunConfig, *, worker: str | None = None) -> int:
 def check(config: RunConfig) -> list[str]:
     """Read the model folder, and find the agent, the parser and the tools; no engine starts.
 
+    A server that is given as the engine is asked what it is.
+
     Raises:
         ConfigError: What is wrong, and what would be right.
     """
     check_engine(config)
+    check_server(config)
     check_place(config.weights.cache)
     rollout = config.rollout
     renderer, parser, tools = _parts(config)

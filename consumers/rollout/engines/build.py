@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.engines.options import check_sampling
+from infra.roles.errors import ConfigError
 from infra.runs.folder import RunFolder
 from infra.weights.store import WeightStore
 from schemas.config import RunConfig
@@ -87,16 +88,44 @@ def check_engine(config: RunConfig) -> None:
         ConfigError: With the options that there are.
     """
     check_sampling(config)
-    if config.rollout.engine == "vllm":
+    section = config.rollout
+    if section.engine == "vllm":
         from consumers.rollout.engines.vllm.setup import check_options
 
-        check_options(config.rollout.engine_options)
-    if config.rollout.engine == "simulated":
+        check_options(section.engine_options)
+    if section.engine == "simulated":
         from consumers.rollout.engines.simulated.profile import read_profile
 
-        read_profile(config.rollout.engine_options)
-    if config.rollout.engine == "sglang":
+        read_profile(section.engine_options)
+    if section.engine == "sglang":
         from consumers.rollout.engines.sglang.options import check_reachable, read_options
 
-        section = config.rollout
-        check_reachable(read_options({"kv_cache": section.kv_cache, **section.engine_options}))
+        options = read_options({"kv_cache": section.kv_cache, **section.engine_options})
+        if options.url and section.workers > 1:
+            raise ConfigError(
+                f"rollout.workers={section.workers} with one rollout.engine_options.url: each "
+                "worker needs a server of its own",
+                hint="set rollout.workers = 1 and start more of them, as in run.py rollout RECIPE "
+                "'rollout.engine_options.url=http://host:port'",
+            )
+        check_reachable(options)
+
+
+def check_server(config: RunConfig) -> None:
+    """Ask an engine that is given, as a running SGLang server, whether it will do.
+
+    Raises:
+        ConfigError: It does not answer, or will not do.
+        EngineFailed: It wants other keys.
+    """
+    section = config.rollout
+    if section.engine != "sglang":
+        return
+    from consumers.rollout.engines.sglang.facts import check_given
+    from consumers.rollout.engines.sglang.options import read_options
+
+    check_given(
+        read_options({"kv_cache": section.kv_cache, **section.engine_options}),
+        dtype=config.model.dtype,
+        max_model_len=section.max_prompt_tokens + section.max_response_tokens,
+    )

@@ -1,11 +1,13 @@
 """Which servers the engine works with, and how it speaks to them."""
 
+import asyncio
 import logging
 
 import pytest
 
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY
+from consumers.rollout.engines.sglang.facts import check_given
+from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY, Options
 from infra.roles.errors import ConfigError
 from tests.contract.harness import prompt, request, run
 from tests.contract.sglang.fake.quirks import Quirks
@@ -33,6 +35,16 @@ async def test_servers_with_which_tokens_would_be_wrong_are_refused(tiny_folder,
         with pytest.raises(ConfigError, match=complaint):
             async with engine_for(server, tiny_folder):
                 pass
+
+
+async def test_check_asks_a_server_that_is_given(tiny_folder):
+    room = {"dtype": "float32", "max_model_len": 256}
+    async with running(tiny_folder, Quirks()) as server:
+        await asyncio.to_thread(check_given, Options(url=server.url), **room)
+    wrong = Quirks(info={"dp_size": 2, "quantization": "fp8"})
+    async with running(tiny_folder, wrong) as server:
+        with pytest.raises(ConfigError, match=r"dp_size = 2 .*, quantization = 'fp8'"):
+            await asyncio.to_thread(check_given, Options(url=server.url), **room)
 
 
 async def test_logprobs_before_temperature_are_found_out(tiny_folder):

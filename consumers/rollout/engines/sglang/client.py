@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,12 @@ class Client:
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_S),
             trust_env=False,  # a proxy in the environment is not for it
         )
+
+    @classmethod
+    def of(cls, url: str) -> "Client":
+        """To a server that is given, with the keys in the environment."""
+        keys = {"api_key": os.environ.get(API_KEY, ""), "admin_key": os.environ.get(ADMIN_KEY, "")}
+        return cls(url, **keys)
 
     async def status(self, path: str, *, timeout_s: float = 10.0) -> int:
         """The status of a GET; raises `Unreachable`."""

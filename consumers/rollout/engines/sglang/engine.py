@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from consumers.rollout.engines.layout import check_layout
 from consumers.rollout.engines.options import TAKEN
 from consumers.rollout.engines.sglang.checksums import cpu_digest, gpu_digest
 from consumers.rollout.engines.sglang.client import Client, Unreachable
-from consumers.rollout.engines.sglang.facts import Facts, probe, read_facts
-from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY, read_options
+from consumers.rollout.engines.sglang.facts import Facts, probe, read_facts, server_info
+from consumers.rollout.engines.sglang.options import read_options
 from consumers.rollout.engines.sglang.requests import check_settings
 from consumers.rollout.engines.sglang.server import Server
 from consumers.rollout.engines.sglang.streams import Streams
@@ -91,8 +90,9 @@ class SglangEngine:
         check_layout(layout, weights)
         try:
             self._client = client = await self._reach(weights)
-            info = (await client.get("/server_info")).json()
-            facts = read_facts(info, dtype=self._dtype, max_model_len=self._max_model_len)
+            facts = read_facts(
+                await server_info(client), dtype=self._dtype, max_model_len=self._max_model_len
+            )
             self._weights = ServerWeights(
                 client,
                 layout,
@@ -189,11 +189,7 @@ class SglangEngine:
     async def _reach(self, weights: PreparedWeights) -> Client:
         options = self._options
         if options.url:
-            client = Client(
-                options.url,
-                api_key=os.environ.get(API_KEY, ""),
-                admin_key=os.environ.get(ADMIN_KEY, ""),
-            )
+            client = Client.of(options.url)
             # A worker that was killed may have left it paused, with requests.
             await client.control("/continue_generation", timeout_s=_CONTROL_S)
             await client.control("/abort_request", {"abort_all": True}, timeout_s=_CONTROL_S)

@@ -1,17 +1,19 @@
 """What a server is, and whether it is one that the engine can work with."""
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.engines.sglang.client import Client
-from consumers.rollout.engines.sglang.options import check_version
+from consumers.rollout.engines.sglang.client import Client, Unreachable
+from consumers.rollout.engines.sglang.options import Options, check_version
 from infra.roles.errors import ConfigError
 
 _TIE_ROOM = 64
 """Tokens as likely as the last one that top-k keeps may join them."""
+_INFO_S = 30.0
 _PROBE_S = 120.0
 _TOLERANCE = 1e-2
 
@@ -59,13 +61,16 @@ def read_facts(info: Mapping[str, Any], *, dtype: str, max_model_len: int) -> Fa
         "preferred_sampling_params": (None,),
         "enable_lora": (None, False),
     }
-    for name, allowed in needed.items():
-        if info.get(name) not in allowed:
-            raise ConfigError(
-                f"the SGLang server runs with {name} = {info.get(name)!r}, "
-                f"this engine needs {allowed[0]!r}",
-                hint="start it with other arguments",
-            )
+    wrong = [
+        f"{name} = {info.get(name)!r} (this engine needs {allowed[0]!r})"
+        for name, allowed in needed.items()
+        if info.get(name) not in allowed
+    ]
+    if wrong:
+        raise ConfigError(
+            f"the SGLang server runs with {', '.join(wrong)}",
+            hint=f"start it with other arguments, as in --skip-tokenizer-init --dtype {dtype}",
+        )
     room = int(info.get("max_req_input_len") or 0) + 1
     if room < max_model_len:
         raise ConfigError(
@@ -80,6 +85,50 @@ def read_facts(info: Mapping[str, Any], *, dtype: str, max_model_len: int) -> Fa
         deterministic=bool(info.get("enable_deterministic_inference")),
         mask_limit=int(info.get("sampling_mask_max_tokens") or 0),
     )
+
+
+async def server_info(client: Client) -> Mapping[str, Any]:
+    """What the server says of itself.
+
+    Raises:
+        ConfigError: Something else answers.
+        Unreachable: Nothing does.
+    """
+    answer = await client.get("/server_info", timeout_s=_INFO_S)
+    info = answer.json()
+    if not answer.ok or "version" not in info:
+        raise ConfigError(
+            f"{client.url} is no SGLang server: it answers {answer.status} to /server_info",
+            hint="rollout.engine_options.url is where `python -m sglang.launch_server` listens",
+        )
+    return info
+
+
+def check_given(options: Options, *, dtype: str, max_model_len: int) -> None:
+    """See that a server that is given answers and will do; without one, nothing is looked at.
+
+    Raises:
+        ConfigError: See `read_facts`; or nothing answers, or something else.
+        EngineFailed: It wants other keys.
+    """
+
+    async def look() -> Mapping[str, Any]:
+        client = Client.of(options.url)
+        try:
+            return await server_info(client)
+        finally:
+            await client.close()
+
+    if not options.url:
+        return
+    try:
+        info = asyncio.run(look())
+    except Unreachable as error:
+        raise ConfigError(
+            f"no SGLang server answers: {error}",
+            hint="start it, or give its address as rollout.engine_options.url",
+        ) from error
+    read_facts(info, dtype=dtype, max_model_len=max_model_len)
 
 
 async def probe(client: Client) -> None:

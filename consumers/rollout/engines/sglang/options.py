@@ -100,6 +100,11 @@ def read_options(given: Mapping[str, Any]) -> Options:
             hint="set one of python = '/path/to/sglang-env/bin/python', command = [...] and "
             "url = 'http://host:port'",
         )
+    if options.url and not options.url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"rollout.engine_options.url = {options.url!r} is no address of a server",
+            hint="write url = 'http://host:port'",
+        )
     if options.url and (options.arguments or options.environment):
         raise ConfigError(
             "rollout.engine_options has arguments or environment for a server that runs already",

@@ -1,10 +1,12 @@
 """Options of the SGLang engine in a recipe."""
 
+import http.server
 import sys
+import threading
 
 import pytest
 
-from consumers.rollout.engines.build import build_engine
+from consumers.rollout.engines.build import build_engine, check_engine, check_server
 from consumers.rollout.engines.sglang.engine import SglangEngine
 from consumers.rollout.engines.sglang.options import (
     API_KEY,
@@ -38,8 +40,9 @@ def recipe(**rollout) -> RunConfig:
         ({"python": "a", "start_timeout": 0}, "engine_options.start_timeout"),
         ({"python": "a", "arguments": ["--port", "1"]}, "--port cannot be set here: the engine"),
         ({"python": "a", "arguments": ["--dtype=auto"]}, "--dtype cannot be set.*model.dtype"),
-        ({"url": "b", "arguments": ["--tp-size", "2"]}, "for a server that runs already"),
-        ({"url": "b", "environment": {"A": "b"}}, "for a server that runs already"),
+        ({"url": "host:30000"}, "'host:30000' is no address of a server"),
+        ({"url": "http://b", "arguments": ["--tp-size", "2"]}, "for a server that runs already"),
+        ({"url": "http://b", "environment": {"A": "b"}}, "for a server that runs already"),
         ({"python": "a", "kv_cache": "keep"}, "kv_cache is 'keep'"),
     ],
 )
@@ -71,6 +74,28 @@ def test_kept_caches_are_refused_with_the_reason():
 def test_servers_that_cannot_start_are_found_out_beforehand(options, complaint):
     with pytest.raises(ConfigError, match=complaint):
         check_reachable(read_options(options))
+
+
+def test_one_server_is_for_one_worker():
+    check_engine(recipe(engine_options={"url": "http://h"}))
+    with pytest.raises(ConfigError, match="each worker needs a server of its own"):
+        check_engine(recipe(engine_options={"url": "http://h"}, workers=2))
+
+
+def test_an_address_where_nothing_or_something_else_answers_is_found_out_by_check():
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def log_message(self, format, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Silent) as other:
+        there = f"http://127.0.0.1:{other.server_address[1]}"
+        threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        with pytest.raises(ConfigError, match=f"{there} is no SGLang server: it answers 501"):
+            check_server(recipe(engine_options={"url": there}))
+        other.shutdown()
+    with pytest.raises(ConfigError, match=r"no SGLang server answers: .*ConnectError"):
+        check_server(recipe(engine_options={"url": there}))
+    check_server(recipe(engine_options={"python": "/nowhere/python"}))
 
 
 def test_what_will_be_used_is_told_without_the_keys(monkeypatch):
