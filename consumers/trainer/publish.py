@@ -24,7 +24,14 @@ from infra.roles.errors import WarrenError
 from infra.runs.failpoints import FailPoint, reach
 from infra.weights.errors import VersionExists, WeightsCorrupt
 from infra.weights.fingerprint import entries_of, of_entries
-from infra.weights.publication import Base, Publication, adapted, casted, publication
+from infra.weights.publication import (
+    MAX_DELTA_SHARE,
+    Base,
+    Publication,
+    adapted,
+    casted,
+    publication,
+)
 from infra.weights.store import WeightStore
 from schemas.control import WeightFile, WeightsPublished
 from schemas.journal import Published
@@ -236,6 +243,8 @@ def _told(published: WeightsPublished, metrics: Mapping[str, float]) -> str:
         )
         if files
     ]
+    if published.full and metrics.get("weights/delta_share", 0.0) > MAX_DELTA_SHARE:
+        parts[-1] += f" (a delta would be {metrics['weights/delta_share']:.0%} of it)"
     if "weights/changed_share" in metrics:
         parts.append(f"{metrics['weights/changed_share']:.2%} changed")
     return ", ".join(parts)

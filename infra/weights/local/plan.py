@@ -29,7 +29,8 @@ class Plan:
         held = isinstance(self.start, Version)
         number = self.start.number if isinstance(self.start, Version) else self.start.version
         start = f"version {number}, which is held" if held else f"keyframe {number}"
-        return f"{start}, and {len(self.deltas)} deltas" if self.deltas else start
+        count = len(self.deltas)
+        return f"{start}, and {count} delta{'s' if count > 1 else ''}" if count else start
 
 
 def plans(target: WeightsPublished, held: Version | None, read: ReadManifest) -> Iterator[Plan]:

@@ -1,6 +1,7 @@
 """What changed is published, and now and then all of it; whoever reads it gets the same weights."""
 
 import errno
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,13 +97,16 @@ async def test_who_joins_reads_the_same(
 
 
 async def test_a_delta_that_is_nearly_all_is_not_stored(
-    room: Room, learner: Learner, told: Told, read: Read
+    room: Room, learner: Learner, told: Told, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     await room.publisher.publish(learner, 0)
     with torch.no_grad():
         for master in learner.policy.masters().values():
             master.normal_()
-    metrics = await room.publisher.publish(learner, 1)
+    with caplog.at_level(logging.INFO):
+        metrics = await room.publisher.publish(learner, 1)
+    share = f"{metrics['weights/delta_share']:.0%}"
+    assert f"(a delta would be {share} of it)" in caplog.text
     newest = told.versions[-1]
     assert newest.full and not newest.delta and newest.base_version is None
     assert metrics["weights/delta_share"] > 0.6
