@@ -107,7 +107,7 @@ class RemoteFiles:
                     if found == body:
                         return
                     raise FileExistsError(f"{name} is in {self._where} already") from error
-                if pause_s is None:
+                if pause_s is None or isinstance(error, FileNotFoundError):  # then: no bucket
                     raise
                 logger.warning("%s: %s cannot be created: %s", self._where, name, error)
                 time.sleep(pause_s)

@@ -136,6 +136,21 @@ def test_a_broken_line_is_tried_again(memory: str, monkeypatch: pytest.MonkeyPat
     assert len(store.files.names()) == 2
 
 
+def test_a_bucket_that_is_not_there_is_said_at_once(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def no_bucket(self, path, value, mode="overwrite", **kwargs):
+        calls.append(path)
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", no_bucket)
+    with pytest.raises(StoreUnusable, match="bucket does not exist"):
+        WeightStore.at(memory).check()
+    assert len(calls) == 1
+
+
 def test_when_nobody_can_say_the_files_stay(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that may be there must not name files that are gone."""
     store, real = WeightStore.at(memory), MemoryFileSystem.pipe_file
