@@ -6,6 +6,7 @@ offsets, then the data without a hole.
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSION = 1 << 40
+_NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,500}")
+"""Of a tensor: what stands in a line of the fingerprint's text, and in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _span(path: Path, name: str, entry: object, start: int, num_bytes: int) -> Span:
+    if not _NAME.fullmatch(name):
+        raise WeightsCorrupt(f"{path} names a tensor {name[:200]!a}")
     if not isinstance(entry, dict):
         raise WeightsCorrupt(f"{path}: {name!r} has no description")
     dtype, item_bytes = _CODES.get(str(entry.get("dtype")), ("", 0))
