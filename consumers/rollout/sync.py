@@ -215,7 +215,9 @@ class WeightSync:
     async def _before(self, version: int) -> PreparedWeights | None:
         """The newest version below one that cannot be read, if that can."""
         try:
-            older = await self._read_newest(version)
+            older = await self._told_newest(version)
+        except DeadlinePassed:
+            raise
         except (WarrenError, OSError):
             return None
         weights = None if older is None else await self._prepared(older)
@@ -243,7 +245,9 @@ class WeightSync:
         self._look = False
         announced = self._newest_number
         try:
-            published = await self._read_newest(None)
+            published = await self._told_newest(None)
+        except DeadlinePassed:
+            raise
         except (WarrenError, OSError) as error:
             logger.warning("cannot read the weight store: %s", error)
             return
@@ -261,6 +265,12 @@ class WeightSync:
         elif published.version < announced:
             self._refuse(announced)
         self.hear(published)
+
+    async def _told_newest(self, below: int | None) -> WeightsPublished | None:
+        async with self._waits(
+            "the weight store to tell its newest version", deadline_s=self._limits.stall_s
+        ):
+            return await self._read_newest(below)
 
     async def _prepared(self, published: WeightsPublished) -> PreparedWeights | None:
         """Verified weights, or None: then what is served goes on."""

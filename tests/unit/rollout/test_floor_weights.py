@@ -4,7 +4,9 @@ import asyncio
 from pathlib import Path
 
 from consumers.rollout.engines.base import WeightsRefused
+from infra.observe.waits import Waits
 from infra.weights.prepared import PreparedWeights
+from schemas.control import WeightsPublished
 from tests.unit.rollout.worker_fakes import Bench, manifest, task
 
 
@@ -236,3 +238,20 @@ async def test_a_worker_too_far_behind_admits_nothing(tmp_path: Path) -> None:
         bench.unreadable = set()
         await bench.until(lambda: len(bench.broker.queues["rollouts"]) == 1)
         assert "lag" not in bench.floor.holds
+
+
+async def test_a_store_that_does_not_answer_is_waited_for_by_name(tmp_path: Path) -> None:
+    async with Bench(tmp_path) as bench:
+        waits, answer = Waits(), asyncio.Event()
+
+        async def newest(_: int | None) -> WeightsPublished:
+            await answer.wait()
+            return manifest(1)
+
+        bench.floor.sync._waits = waits
+        bench.floor.sync._read_newest = newest
+        bench.floor.sync.hear_number(1)
+        asked = "the weight store to tell its newest version"
+        await bench.until(lambda: waits.current()[0] == asked)
+        answer.set()
+        await bench.until(lambda: bench.floor.swap.version == 1)
