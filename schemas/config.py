@@ -320,6 +320,12 @@ class RunConfig(Frozen):
                 f"request, for which the engine would count penalties, or begin a grammar, anew; "
                 f'use rollout.on_sync = "in_flight"'
             )
+        if any("\ufffd" in string for string in rollout.stop):
+            raise ValueError(
+                f"rollout.stop={list(rollout.stop)} has the replacement character U+FFFD: so "
+                f"looks every character of which only some bytes are there yet, and where a turn "
+                f"ends would depend on where it is cut; leave it out"
+            )
         for name in ("max_turn_tokens", "max_response_tokens"):
             most = getattr(rollout, name)
             if rollout.min_tokens > most:

@@ -212,3 +212,8 @@ def test_what_a_resolved_recipe_says_of_them_is_taken(tmp_path: Path) -> None:
     resolved = to_toml(load_config(write(tmp_path, GOOD)))
     assert "keyframe_every" in resolved and "backends" in resolved
     assert load_config(write(tmp_path, resolved, "resolved.toml")).weights.keyframe_every == 20
+
+
+def test_a_stop_string_that_any_cut_character_would_complete(tmp_path: Path) -> None:
+    said = complaint(write(tmp_path, GOOD), 'rollout.stop=["\\n\\n", "a\\ufffd"]')
+    assert "has the replacement character U+FFFD" in said
