@@ -148,6 +148,7 @@ class LocalWeights:
         self._count += 1
         folder = cache.folder / f"v{published.version:08d}.{self._count}"
         fetched = cache.folder / "fetched"
+        whole = False
         try:
             folder.mkdir()
             fetched.mkdir()
@@ -160,19 +161,20 @@ class LocalWeights:
                 _release(paths, fetched)
                 shadow.apply(delta)
                 entries = delta.entries
-            return shadow.finished(
+            version = shadow.finished(
                 number=published.version,
                 entries=entries,
                 fingerprint=published.fingerprint,
                 model=self._model_folder,
             )
-        except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise failed(cache.folder, error) from error
-            raise
+            whole = True
+            return version
+        except OSError as error:
+            raise failed(cache.folder, error) from error
         finally:
             shutil.rmtree(fetched, ignore_errors=True)
+            if not whole:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _change(
         self, published: WeightsPublished, paths: list[Path], shadow: Shadow, broken: set[int]

@@ -184,14 +184,19 @@ class VllmEngine:
         async with self._swap:
             with _translated():
                 await self._loading.check(weights)
+                loaded = False
                 try:
                     await self._pause(engine)
                     if self._keep_cache:
                         await self._renew(engine)
                     await self._load(weights)
-                except BaseException as error:
-                    await self._fail(engine, error)
+                    loaded = True
+                except EngineFailed as error:
+                    self._failure = error
                     raise
+                finally:
+                    if not loaded:
+                        await self._give_up(engine)
                 await engine.resume_generation()
 
     async def _call(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -217,12 +222,9 @@ class VllmEngine:
         await self._engine.update_weight_version(str(weights.version))
         self._served = ServedWeights(version=weights.version, fingerprint=fingerprint)
 
-    async def _fail(self, engine: Any, error: BaseException) -> None:
+    async def _give_up(self, engine: Any) -> None:
         """What the workers hold is unknown: end all streams where they are, sample nothing more."""
-        if isinstance(error, EngineFailed):
-            self._failure = error
-        else:
-            self._failure = EngineFailed(f"vLLM was given up while it loaded weights: {error!r}")
+        self._failure = self._failure or EngineFailed("vLLM was given up while it loaded weights")
         if not engine.errored:
             await _end(engine, list(self._turns.values()))
 
