@@ -1,12 +1,16 @@
 """Requests and interrupts against a server with SGLang's habits."""
 
 import asyncio
+import json
 import logging
+from unittest.mock import AsyncMock
 
 import pytest
 
 from consumers.rollout.engines.base import EngineFailed, TokenChunk
 from consumers.rollout.engines.sglang import streams
+from consumers.rollout.engines.sglang.client import Answer
+from infra.weights.reader import starting
 from tests.contract.harness import greedy, prompt, request, run, scored
 from tests.contract.sglang.fake.quirks import Quirks
 from tests.contract.sglang.running import engine_for, running
@@ -110,6 +114,37 @@ async def test_a_server_that_dies_fails_the_engine(tiny_folder):
             await asyncio.wait_for(task, 30)
         with pytest.raises(EngineFailed):
             await run(engine, request("never", prompt(9)))
+
+
+@pytest.mark.parametrize("says", [(500, "oops"), (502, "<html>"), (200, "<html>")])
+async def test_a_server_of_which_only_a_proxy_is_left_fails_the_engine(
+    tiny_folder, other_folder, says
+):
+    quirks = Quirks()
+    async with running(tiny_folder, quirks) as server, engine_for(server, tiny_folder) as engine:
+        quirks.says = says
+        with pytest.raises(EngineFailed, match=f"is lost.*{says[0]}: {says[1]}"):
+            await asyncio.wait_for(run(engine, request("r", prompt(5))), 20)
+        with pytest.raises(EngineFailed):
+            await engine.load_weights(starting(other_folder, "float32", version=1))
+        with pytest.raises(EngineFailed):
+            engine.serving()
+
+
+@pytest.mark.parametrize(
+    "ranks", [[{}], [{"checksums": None}], [None], "none", [{"checksums": {"lm_head": 1}}]]
+)
+async def test_checksums_that_are_not_understood_fail_the_engine(
+    tiny_folder, other_folder, monkeypatch, ranks
+):
+    async with running(tiny_folder, Quirks()) as server, engine_for(server, tiny_folder) as engine:
+        told = Answer(status=200, text=json.dumps({"ranks": ranks}))
+        monkeypatch.setattr(engine._weights, "_told", AsyncMock(return_value=told))
+        with pytest.raises(EngineFailed, match=r"not understood|tells no|tells of other"):
+            await engine.load_weights(starting(other_folder, "float32", version=1))
+        with pytest.raises(EngineFailed):
+            engine.serving()
+        monkeypatch.undo()
 
 
 async def test_the_end_token_of_the_model_ends_nothing_unasked(tiny_folder):

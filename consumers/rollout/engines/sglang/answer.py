@@ -32,13 +32,20 @@ class Reading:
     """Served when the request was sent."""
     known: Collection[int]
     """Versions that this engine has served."""
+    vocab_size: int
+    """Ids are below it."""
     truncated: bool
     """Log-probabilities are of the distribution after top-k, top-p and min-p."""
+    oldest: int = field(init=False)
+    """Versions never go back behind the one that was served when the request was sent."""
     versions: list[int] = field(default_factory=list)
     """Of the tokens that were passed on."""
     held: list[tuple[int, float]] = field(default_factory=list)
     num_cached_tokens: int = 0
     """Tokens of the prompt that the first prefill did not compute."""
+
+    def __post_init__(self) -> None:
+        self.oldest = self.version
 
     def take(self, event: Mapping[str, Any]) -> tuple[list[TokenChunk], Reason | None]:
         """Read one event.
@@ -51,9 +58,9 @@ class Reading:
             Dropped: The server gave it up.
             EngineFailed: It failed, or the event is not what SGLang sends.
         """
-        if "error" in event:
-            _raise_refusal(event["error"])
         try:
+            if "error" in event:
+                _raise_refusal(event["error"])
             meta = event["meta_info"]
             if not self._seen:
                 self.num_cached_tokens = meta.get("cached_tokens") or 0
@@ -61,19 +68,19 @@ class Reading:
             reason = _reason(meta["finish_reason"])
             spans = meta["weight_versions"] if reason else None
             label = self._number(meta["weight_version"])
-        except (KeyError, TypeError, IndexError) as error:
+            if self.held or (label != self.version and len(new) > 1):
+                self.held += new
+                chunks = []
+            else:
+                self.version = label if new else self.version
+                chunks = self._passed([(*token, label) for token in new])
+            if spans is not None:
+                chunks += self._settled(spans)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise EngineFailed(
                 f"SGLang sent an event that is not understood ({type(error).__name__}: {error}): "
                 f"{str(event)[:300]}"
             ) from error
-        if self.held or (label != self.version and len(new) > 1):
-            self.held += new
-            chunks = []
-        else:
-            self.version = label if new else self.version
-            chunks = self._passed([(*token, label) for token in new])
-        if spans is not None:
-            chunks += self._settled(spans)
         return chunks, reason
 
     @property
@@ -95,6 +102,8 @@ class Reading:
             )
         if not all(map(isfinite, logprobs)):
             raise TypeError(f"a log-probability of {logprobs}")
+        if not all(type(one) is int and 0 <= one < self.vocab_size for one in ids):
+            raise TypeError(f"ids {ids} of a vocabulary of {self.vocab_size}")
         return list(zip(ids, logprobs, strict=True))
 
     def _settled(self, spans: Sequence[Mapping[str, Any]]) -> list[TokenChunk]:
@@ -132,6 +141,11 @@ class Reading:
                 f"SGLang serves weights with version {label!r}, which is not one of this run's",
                 hint="only this worker may change the weights of its server",
             )
+        if int(label) < self.oldest:
+            raise EngineFailed(
+                f"SGLang serves version {label} again, after version {self.oldest} was loaded",
+                hint="was the server started anew? then this worker must be, too",
+            )
         return int(label)
 
 
@@ -155,7 +169,8 @@ def _reason(finish: Mapping[str, Any] | None) -> Reason | None:
 
 def _raise_refusal(error: Mapping[str, Any]) -> None:
     message = str(error.get("message") if isinstance(error, dict) else error)
-    if isinstance(error, dict) and not 400 <= int(error.get("code") or 400) < 500:
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int) and not 400 <= code < 500:
         raise EngineFailed(f"SGLang failed: {message}")
     raise ValueError(f"SGLang refuses: {message}")
 

@@ -88,6 +88,7 @@ class SglangEngine:
         """
         layout = layout_of_model(self._folder, self._dtype)
         check_layout(layout, weights)
+        started = False
         try:
             self._client = client = await self._reach(weights)
             facts = read_facts(
@@ -105,12 +106,12 @@ class SglangEngine:
                 await self._weights.change(self._ready, served=None)
             proved = await self._weights.prove(self._ready)
             await probe(client)
+            started = True
         except Unreachable as error:
-            await self.close()
             raise EngineFailed(str(error)) from error
-        except BaseException:
-            await self.close()
-            raise
+        finally:
+            if not started:
+                await self.close()
         self._vocab_size = _vocab_size(self._folder)
         self._facts = facts
         self._streams = Streams(

@@ -25,6 +25,7 @@ class Proof:
 
     exact: bool
     certain: bool = True
+    _names: frozenset[str] = frozenset()
     _states: dict[str, str] = field(default_factory=dict)
 
     def problem(self, fingerprint: str, expected: Checksums, found: Checksums) -> str:
@@ -40,6 +41,9 @@ class Proof:
         """
         if not found:
             return "it tells no checksums"
+        self._names = self._names or frozenset(found)
+        if odd := sorted(self._names ^ found.keys()):
+            return f"it tells of other tensors than before: {', '.join(odd[:3])}"
         both = expected.keys() & found
         wrong = sorted(name for name in both if expected[name] != found[name])
         if not self.certain:

@@ -192,6 +192,7 @@ class Streams:
         reading = Reading(
             version=self._version(),
             known=self.known,
+            vocab_size=self._vocab_size,
             truncated=is_truncated(request, self._vocab_size),
         )
         reason: Reason | None = None
@@ -242,9 +243,14 @@ class Streams:
             return
         self._check_alive()
         try:
-            await self._client.get("/model_info", timeout_s=_ALIVE_S)
+            answer = await self._client.get("/model_info", timeout_s=_ALIVE_S)
         except Unreachable as gone:
             raise EngineFailed(f"SGLang is lost: {error}") from gone
+        if not (answer.ok and answer.json()):
+            raise EngineFailed(
+                f"SGLang is lost: {error}; asked what it serves, it answers {answer.status}: "
+                f"{answer.text[:200]}"
+            )
         logger.warning("SGLang gave a request up, which goes on from there: %s", error)
         await asyncio.sleep(_DROPPED_PAUSE_S)
 

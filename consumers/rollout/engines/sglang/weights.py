@@ -113,11 +113,16 @@ class ServerWeights:
         """
         answer = await self._told("/weights_checker", {"action": "checksum"})
         ranks = answer.json().get("ranks") or []
-        found = {
-            f"{index}:{name}" if len(ranks) > 1 else name: checksum
-            for index, rank in enumerate(ranks)
-            for name, checksum in rank["checksums"].items()
-        }
+        try:
+            found = {
+                f"{index}:{name}" if len(ranks) > 1 else name: str(checksum)
+                for index, rank in enumerate(ranks)
+                for name, checksum in rank["checksums"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EngineFailed(
+                f"SGLang's checksums are not understood: {answer.text[:300]}"
+            ) from error
         problem = self._proof.problem(expected.fingerprint, expected.checksums, found)
         if problem:
             raise EngineFailed(
@@ -136,7 +141,8 @@ class ServerWeights:
         }
         for _ in range(2):
             answer = await self._control("/update_weights_from_disk", body, self._update_timeout_s)
-            message = str(answer.json().get("message"))
+            said = answer.json().get("message") or f"{answer.status} {answer.text[:300]}"
+            message = str(said)
             if answer.ok and answer.json().get("success"):
                 return ""
             if not message.startswith(_NOT_FLUSHED):

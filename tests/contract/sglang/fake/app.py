@@ -103,6 +103,8 @@ class App:
         known = request.headers.get("Authorization") == f"Bearer {key}"
         if key and not known and not request.path.startswith(OPEN):
             return web.json_response({"error": "Unauthorized"}, status=401)
+        if (says := self.scheduler.quirks.says) is not None:
+            return web.Response(status=says[0], text=says[1])
         body = await request.json() if request.can_read_body else {}
         self.seen.append((request.path, body))
         return await handler(request, body)

@@ -42,5 +42,7 @@ class Quirks:
     """Streams that break off after some tokens."""
     dropped: int = 0
     """Requests that are given up with status 503 after some tokens."""
+    says: tuple[int, str] | None = None
+    """Status and body of every answer, as of a proxy whose server has gone."""
     info: dict[str, Any] = field(default_factory=dict)
     """Other values of `/server_info`."""

@@ -36,7 +36,8 @@ def event(
 
 
 def reading(**changes: Any) -> Reading:
-    return Reading(**({"version": 1, "known": {1, 2, 3}, "truncated": False} | changes))
+    usual = {"version": 1, "known": {1, 2, 3}, "vocab_size": 99, "truncated": False}
+    return Reading(**(usual | changes))
 
 
 def taken(read: Reading, *events: dict[str, Any]) -> tuple[list[tuple[int, int]], str | None]:
@@ -126,11 +127,37 @@ def test_logprobs_of_truncated_distributions() -> None:
         event([5], 1, output_token_logprobs=[[float("nan"), 5, None]]),
         event([5], 1, finish={"type": "new"}),
         event([5], 1, finish={"type": "abort", "message": "x", "status_code": 500}),
+        event([5], 1, label=None),
+        event([5], 1, finish=STOP, spans=[("1", 0, None)]),
+        event([5], 1, finish=STOP) | {"output_ids": None},
+        event([5], 1, finish=["stop"]),
+        {"error": {"message": "x", "code": 500}},
+        None,
+        7,
+        [],
     ],
 )
-def test_what_sglang_does_not_send(harmed: dict[str, Any]) -> None:
+def test_what_sglang_does_not_send(harmed: Any) -> None:
     with pytest.raises(EngineFailed):
         reading().take(harmed)
+
+
+@pytest.mark.parametrize("wrong", [-1, 99, True, 5.0, "5"])
+def test_tokens_that_are_not_in_the_vocabulary(wrong: Any) -> None:
+    one = event([5], 1, output_token_logprobs=[[-1.0, wrong, None]]) | {"output_ids": [wrong]}
+    with pytest.raises(EngineFailed, match="vocabulary of 99"):
+        reading().take(one)
+
+
+def test_a_server_that_was_started_anew_under_an_older_version() -> None:
+    read = reading(version=3)
+    with pytest.raises(EngineFailed, match="serves version 1 again, after version 3"):
+        read.take(event([5], 1, label="1"))
+
+
+def test_a_refusal_with_a_code_in_words() -> None:
+    with pytest.raises(ValueError, match="SGLang refuses: too long"):
+        reading().take({"error": {"message": "too long", "code": "invalid_request"}})
 
 
 def test_fewer_tokens_than_before() -> None:

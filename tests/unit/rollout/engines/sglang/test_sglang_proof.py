@@ -111,3 +111,9 @@ def test_others_must_change_when_the_weights_do_and_only_then():
     assert proof.problem("two", {}, {"a": "2"}) == ""
     assert "others than those of weights one" in proof.problem("one", {}, {"a": "3"})
     assert "no checksums" in proof.problem("three", {}, {})
+
+
+def test_a_server_that_tells_of_other_tensors_than_before() -> None:
+    proof = Proof(exact=True)
+    assert proof.problem("one", {"a": "1"}, {"a": "1", "b": "2"}) == ""
+    assert "other tensors than before: a" in proof.problem("two", {"a": "3"}, {"b": "4"})
