@@ -60,6 +60,18 @@ class Options(Frozen):
     kv_cache: Literal["recompute"] = "recompute"
     """Of running sequences at a swap."""
 
+    @field_validator("url")
+    @classmethod
+    def _without_secrets(cls, url: str) -> str:
+        """It stands in the run folder and in logs."""
+        authority = url.partition("://")[2].partition("/")[0]
+        if "@" in authority or "?" in url:
+            raise ValueError(
+                f"holds a password or a query; give http://host:port alone, and keys in the "
+                f"environment ({API_KEY}, {ADMIN_KEY})"
+            )
+        return url
+
     @field_validator("arguments")
     @classmethod
     def _not_ours(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:

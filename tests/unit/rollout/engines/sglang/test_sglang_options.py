@@ -31,6 +31,13 @@ def recipe(**rollout) -> RunConfig:
     )
 
 
+@pytest.mark.parametrize("url", ["http://u:geheim@host:1", "https://host/v1?key=geheim"])
+def test_secrets_have_no_place_in_the_address(url):
+    with pytest.raises(ConfigError, match="keys in the environment") as caught:
+        read_options({"url": url})
+    assert "geheim" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
