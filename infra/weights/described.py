@@ -16,7 +16,7 @@ import xxhash
 from infra.weights.delta.decode import parse_delta
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.file_layout import Span, read_layout
-from infra.weights.fingerprint import entry, of_entries
+from infra.weights.fingerprint import check_fingerprint, entry, of_entries
 from infra.weights.prepared import PreparedWeights, joined
 from schemas.control import WeightFile, WeightsPublished
 
@@ -58,11 +58,7 @@ class DescribedWeights:
         with tempfile.TemporaryDirectory(prefix="warren-fetched-") as own:
             described = self._described(published, Path(own))
         measured = of_entries({name: tensor.entry for name, tensor in described.items()})
-        if measured != published.fingerprint:
-            raise WeightsCorrupt(
-                f"version {published.version} has fingerprint {measured}, "
-                f"its manifest says {published.fingerprint}"
-            )
+        check_fingerprint(published.version, measured=measured, promised=published.fingerprint)
         return PreparedWeights(
             version=published.version,
             fingerprint=measured,

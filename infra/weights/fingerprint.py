@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from infra.weights.errors import WeightsCorrupt
+
 if TYPE_CHECKING:
     import torch
 
@@ -53,6 +55,14 @@ def of_entries(entries: Mapping[str, str]) -> str:
     for name in sorted(entries):
         total.update(f"{name} {entries[name]}\n".encode())
     return total.hexdigest()
+
+
+def check_fingerprint(version: int, *, measured: str, promised: str) -> None:
+    """Hold what was read against the manifest; raises `WeightsCorrupt`."""
+    if measured != promised:
+        raise WeightsCorrupt(
+            f"version {version} has fingerprint {measured}, its manifest says {promised}"
+        )
 
 
 def entry_of(tensor: "torch.Tensor") -> str:

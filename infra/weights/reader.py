@@ -6,7 +6,7 @@ import torch
 
 from infra.weights import tensor_file
 from infra.weights.errors import WeightsCorrupt
-from infra.weights.fingerprint import fingerprint
+from infra.weights.fingerprint import check_fingerprint, fingerprint
 from infra.weights.prepared import PreparedWeights, joined
 from schemas.control import WeightsPublished
 
@@ -33,11 +33,7 @@ def prepare(store_folder: Path, published: WeightsPublished, model_folder: Path)
         for path, file in zip(files, published.full, strict=True)
     )
     measured = fingerprint(tensors)
-    if measured != published.fingerprint:
-        raise WeightsCorrupt(
-            f"version {published.version} has fingerprint {measured}, "
-            f"its manifest says {published.fingerprint}"
-        )
+    check_fingerprint(published.version, measured=measured, promised=published.fingerprint)
     return PreparedWeights(
         version=published.version,
         fingerprint=measured,

@@ -1,6 +1,9 @@
-"""Which sampling options an engine takes; imports no engine."""
+"""Which sampling options an engine takes, and how its own are read; imports no engine."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from infra.roles.errors import ConfigError
 from schemas.config import RunConfig
@@ -20,6 +23,26 @@ TAKEN = {
     "sglang": _PENALTIES.keys(),
 }
 """Names in `[rollout] sampling_options`, by engine; their values are data."""
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_engine_options(model: type[M], given: Mapping[str, Any], *, engine: str) -> M:
+    """`[rollout.engine_options]` of an engine that describes them by a model.
+
+    Raises:
+        ConfigError: An unknown key, or a value out of range.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(
+            f"rollout.engine_options.{name}: {problem['msg']}",
+            hint=f"the {engine} engine knows {', '.join(model.model_fields)}",
+        ) from error
 
 
 def check_sampling(config: RunConfig) -> None:

@@ -20,7 +20,7 @@ import xxhash
 
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.file_layout import ITEM_BYTES, Span, read_layout
-from infra.weights.fingerprint import entry, of_entries
+from infra.weights.fingerprint import check_fingerprint, entry, of_entries
 from infra.weights.local.version import Shelf, Version, finish, shelves_of
 
 _BLOCK_BYTES = 8 << 20
@@ -136,10 +136,7 @@ class Shadow:
                 f"{min(wrong)[0]!r} is not what version {number} has after its delta: "
                 f"another base, or damaged"
             )
-        if (found := of_entries(measured)) != fingerprint:
-            raise WeightsCorrupt(
-                f"version {number} has fingerprint {found}, its manifest says {fingerprint}"
-            )
+        check_fingerprint(number, measured=of_entries(measured), promised=fingerprint)
         if self._base is not None:
             for file in self._shelves:
                 if not (self._folder / file).exists():

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
+from consumers.rollout.engines.options import read_engine_options
 from infra.roles.errors import ConfigError
 from schemas.base import Frozen
 
@@ -95,15 +96,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
             hint="SGLang would reuse prefixes of old weights for new requests; "
             "set kv_cache = 'recompute'",
         )
-    try:
-        options = Options.model_validate(given)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(
-            f"rollout.engine_options.{name}: {problem['msg']}",
-            hint=f"the SGLang engine knows {', '.join(Options.model_fields)}",
-        ) from error
+    options = read_engine_options(Options, given, engine="SGLang")
     named = [name for name in ("python", "command", "url") if getattr(options, name)]
     if len(named) != 1:
         raise ConfigError(

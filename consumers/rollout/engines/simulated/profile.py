@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from infra.roles.errors import ConfigError
+from consumers.rollout.engines.options import read_engine_options
 from schemas.base import Frozen
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -53,15 +53,7 @@ def read_profile(options: Mapping[str, Any]) -> Profile:
     Raises:
         ConfigError: An unknown key or a value out of range.
     """
-    try:
-        return Profile.model_validate(options)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(
-            f"rollout.engine_options.{name}: {problem['msg']}",
-            hint=f"the simulated engine knows {', '.join(Profile.model_fields)}",
-        ) from error
+    return read_engine_options(Profile, options, engine="simulated")
 
 
 class Course:
