@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 
 import pytest
 
@@ -97,3 +98,34 @@ async def test_an_evaluation_that_nobody_can_run_ends_at_once(
     scored = {version: line["eval/num_scored"] for version, line in sorted(lines.items())}
     assert scored == {0: 4, 1: 0, 2: 4, 3: 4, 4: 0, 5: 4}
     assert (lines[4]["step"], lines[5]["step"]) == (3, 3)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("place", ["manifest.linked:3", "step.taken:2"])
+async def test_a_trainer_that_dies_around_that_resumes_the_same(
+    recipe, spawn, connect, place: str
+) -> None:
+    """Killed before the journal knows of the second publication, and in the step behind it."""
+    config = recipe(run={"steps": 3}, algorithm={"max_staleness": 0.0})
+    world = Refusing(await connect(app_id="world/0"), damaged={1})
+    async with refusing(world):
+        child = spawn(config, env={"WARREN_FAILPOINT": place})
+        assert await asyncio.to_thread(child.wait, 100) == -signal.SIGKILL
+        child = spawn(config, resume=True)
+        await world.until(lambda: world.over, 100)
+        assert await asyncio.to_thread(child.wait, 60) == 0
+    records = records_of(config)
+    published = {record.version: record for record in records if isinstance(record, Published)}
+    assert [(p.version, p.step) for p in published.values()] == [
+        (0, 0),
+        (1, 1),
+        (2, 1),
+        (3, 2),
+        (4, 3),
+    ]
+    assert published[1].fingerprint == published[2].fingerprint
+    assert len({p.fingerprint for p in published.values()}) == 4
+    batches = [record for record in records if isinstance(record, Batch)]
+    assert [(batch.step, batch.version) for batch in batches] == [(1, 0), (2, 2), (3, 3)]
+    lines = list(read_metrics(RunFolder.of(config).metrics, "end"))
+    assert lines[-1]["balanced"] and lines[-1]["version"] == 4
