@@ -1,6 +1,5 @@
 """Guided decoding is vLLM's own; it is passed through as data and shows in the logprobs."""
 
-import asyncio
 import json
 import math
 import re
@@ -9,10 +8,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from consumers.rollout.engines.base import GenerateRequest
 from consumers.rollout.engines.vllm.engine import VllmEngine
 from infra.text.renderer import Renderer
 from infra.weights.reader import starting
 from tests.contract.harness import Turn, request, run
+from tests.contract.test_interruption import started
 from tests.factories.rollouts import chatml_folder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -55,8 +56,8 @@ async def test_turns_follow_their_constraint(tmp_path):
     await engine.start(starting(folder, "float32"))
     renderer = Renderer.load(folder)
 
-    async def said(**constraint) -> tuple[str, Turn]:
-        asked = request(
+    def asked(**constraint) -> GenerateRequest:
+        return request(
             "g",
             renderer._encode("say"),
             max_tokens=230,
@@ -64,27 +65,29 @@ async def test_turns_follow_their_constraint(tmp_path):
             stop_token_ids=frozenset({EOS}),
             options={"structured_outputs": constraint},
         )
-        turn = await run(engine, asked)
+
+    def text_of(turn: Turn) -> str:
         assert turn.reason == "stop"
         assert turn.token_ids[-1] == EOS
-        return renderer.decode(turn.token_ids[:-1], skip_special=False), turn
+        return renderer.decode(turn.token_ids[:-1], skip_special=False)
 
-    digits, turn = await said(regex="[0-7]{4}")
-    assert re.fullmatch("[0-7]{4}", digits)
-    assert turn.logprobs[:4] == pytest.approx([math.log(1 / 8)] * 4, abs=1.0), (
-        "of eight digits, not 330"
-    )
+    async def said(**constraint) -> str:
+        return text_of(await run(engine, asked(**constraint)))
+
+    turn = await run(engine, asked(regex="[0-7]{4}"))
+    assert re.fullmatch("[0-7]{4}", text_of(turn))
+    eighth = pytest.approx([math.log(1 / 8)] * 4, abs=1.0)
+    assert turn.logprobs[:4] == eighth, "of eight digits, not 330"
     assert turn.logprobs[4] == pytest.approx(0.0, abs=1e-6), "only the end was left"
-    assert (await said(choice=["the sum", "assistant"]))[0] in ("the sum", "assistant")
-    assert json.loads((await said(json=SCHEMA))[0])["a"] in (True, False)
+    assert await said(choice=["the sum", "assistant"]) in ("the sum", "assistant")
+    assert json.loads(await said(json=SCHEMA))["a"] in (True, False)
     with pytest.raises(ValueError, match="regex"):
         await said(regex="((")
-    assert (await said(choice=["sum"]))[0] == "sum"
+    assert await said(choice=["sum"]) == "sum"
 
-    crossing = asyncio.create_task(said(regex="(01234567){25}"))
-    await asyncio.sleep(0.1)
+    crossing = await started(engine, asked(regex="(01234567){25}"))
     await engine.load_weights(starting(newer, "float32", version=1))
-    text, turn = await crossing
-    assert text == "01234567" * 25, "the swap leaves it where it was in its constraint"
+    turn = await crossing
+    assert text_of(turn) == "01234567" * 25, "the swap leaves it where it was in its constraint"
     assert set(turn.versions) == {0, 1}
     await engine.close()

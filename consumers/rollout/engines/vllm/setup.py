@@ -58,7 +58,9 @@ _ONE = {
 }
 """Option that must be 1 -> what to do instead."""
 _QUANTISED = ("quantization", "quantization_config")
-_KV_BLOCK = 128
+_KV_BLOCK = 32
+"""Tokens that are cached, and found again, at once. The least for which vLLM's CPU kernels are the
+fast ones; of its own 128, prompts that are shorter are never found."""
 _KV_BYTES = (256 << 20, 4 << 30)
 
 
@@ -185,6 +187,7 @@ def engine_arguments(
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
+            "block_size": _KV_BLOCK,
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
             # After part of a prefill vLLM takes back the random number of a seeded request, which
             # generators on a CPU cannot: its engine process dies. Whole prompts need not.

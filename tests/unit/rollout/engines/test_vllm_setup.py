@@ -116,7 +116,7 @@ def test_cache_memory_holds_all_slots_within_bounds(tmp_path):
     models.build(tmp_path, tied=False, seed=0)
     assert vllm_setup.cache_bytes(tmp_path, "float32", 8, 256) == 256 << 20
     per_token = 2 * 2 * 2 * 32 * 4
-    expected = (4096 * 2 + 1) * 128 * per_token
+    expected = (4096 * 8 + 1) * 32 * per_token
     assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256) == expected
     assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256, 2) == expected // 2
     assert vllm_setup.cache_bytes(tmp_path, "float32", 4096, 256, 4) == expected // 2
