@@ -149,7 +149,11 @@ def test_the_seed_decides_the_random_half(folder):
 
 @pytest.mark.parametrize(
     ("targets", "complaint"),
-    [(("nothing_here",), "nothing_here"), (("embed_tokens",), "embed_tokens")],
+    [
+        (("nothing_here",), "nothing_here"),
+        (("q_proj", "v_porj"), "(?s)no v_porj.*are called .*q_proj"),
+        (("embed_tokens",), "embed_tokens"),
+    ],
 )
 def test_what_is_no_linear_layer_is_refused(folder, targets, complaint):
     with pytest.raises(ConfigError, match=complaint):
