@@ -98,7 +98,12 @@ def check_engine(config: RunConfig) -> None:
 
         read_profile(section.engine_options)
     if section.engine == "sglang":
-        from consumers.rollout.engines.sglang.options import check_reachable, read_options
+        from consumers.rollout.engines.sglang.options import (
+            SEEDS,
+            check_reachable,
+            read_options,
+            seeds_and_min_p,
+        )
 
         options = read_options({"kv_cache": section.kv_cache, **section.engine_options})
         if options.url and section.workers > 1:
@@ -108,6 +113,8 @@ def check_engine(config: RunConfig) -> None:
                 hint="set rollout.workers = 1 and start more of them, as in run.py rollout RECIPE "
                 "'rollout.engine_options.url=http://host:port'",
             )
+        if section.min_p and SEEDS in (*options.command, *options.arguments):
+            raise seeds_and_min_p()
         check_reachable(options)
 
 
@@ -128,4 +135,5 @@ def check_server(config: RunConfig) -> None:
         read_options({"kv_cache": section.kv_cache, **section.engine_options}),
         dtype=config.model.dtype,
         max_model_len=section.max_prompt_tokens + section.max_response_tokens,
+        min_p=section.min_p,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.sglang.facts import check_given
-from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY, Options
+from consumers.rollout.engines.sglang.options import ADMIN_KEY, API_KEY, SEEDS, Options
 from infra.roles.errors import ConfigError
 from tests.contract.harness import prompt, request, run
 from tests.contract.sglang.fake.quirks import Quirks
@@ -38,9 +38,12 @@ async def test_servers_with_which_tokens_would_be_wrong_are_refused(tiny_folder,
 
 
 async def test_check_asks_a_server_that_is_given(tiny_folder):
-    room = {"dtype": "float32", "max_model_len": 256}
+    room = {"dtype": "float32", "max_model_len": 256, "min_p": 0.1}
     async with running(tiny_folder, Quirks()) as server:
         await asyncio.to_thread(check_given, Options(url=server.url), **room)
+    async with running(tiny_folder, Quirks(), SEEDS) as server:
+        with pytest.raises(ConfigError, match="min_p would end an SGLang server"):
+            await asyncio.to_thread(check_given, Options(url=server.url), **room)
     wrong = Quirks(info={"dp_size": 2, "quantization": "fp8"})
     async with running(tiny_folder, wrong) as server:
         with pytest.raises(ConfigError, match=r"dp_size = 2 .*, quantization = 'fp8'"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.sglang.client import Client, Unreachable
-from consumers.rollout.engines.sglang.options import Options, check_version
+from consumers.rollout.engines.sglang.options import Options, check_version, seeds_and_min_p
 from infra.roles.errors import ConfigError
 
 _TIE_ROOM = 64
@@ -104,7 +104,7 @@ async def server_info(client: Client) -> Mapping[str, Any]:
     return info
 
 
-def check_given(options: Options, *, dtype: str, max_model_len: int) -> None:
+def check_given(options: Options, *, dtype: str, max_model_len: int, min_p: float) -> None:
     """See that a server that is given answers and will do; without one, nothing is looked at.
 
     Raises:
@@ -128,7 +128,8 @@ def check_given(options: Options, *, dtype: str, max_model_len: int) -> None:
             f"no SGLang server answers: {error}",
             hint="start it, or give its address as rollout.engine_options.url",
         ) from error
-    read_facts(info, dtype=dtype, max_model_len=max_model_len)
+    if read_facts(info, dtype=dtype, max_model_len=max_model_len).deterministic and min_p:
+        raise seeds_and_min_p()
 
 
 async def probe(client: Client) -> None:

@@ -20,6 +20,8 @@ OLDEST, NEWEST = (0, 5, 23), (0, 5, 99)
 API_KEY, ADMIN_KEY = "WARREN_SGLANG_API_KEY", "WARREN_SGLANG_ADMIN_KEY"
 """Environment variables with the keys of a server that is given; control needs the second."""
 
+SEEDS = "--enable-deterministic-inference"
+
 _OURS = {
     "--model-path": "model.path",
     "--model": "model.path",
@@ -155,6 +157,14 @@ def check_reachable(options: Options) -> str:
         )
     check_version(found.stdout.strip())
     return f"SGLang {found.stdout.strip()} by {options.python}"
+
+
+def seeds_and_min_p() -> ConfigError:
+    """What is wrong with both."""
+    return ConfigError(
+        f"rollout.min_p would end an SGLang server with {SEEDS}",
+        hint="leave one of them out, or use rollout.top_p",
+    )
 
 
 def check_version(version: str) -> None:

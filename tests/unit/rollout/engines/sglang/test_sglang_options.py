@@ -89,6 +89,14 @@ def test_one_server_is_for_one_worker():
         check_engine(recipe(engine_options={"url": "http://h"}, workers=2))
 
 
+def test_min_p_and_seeds_are_refused_before_a_server_dies_of_them():
+    options = {"command": [sys.executable], "arguments": ["--enable-deterministic-inference"]}
+    check_engine(recipe(engine_options=options))
+    check_engine(recipe(engine_options={"command": [sys.executable]}, min_p=0.1))
+    with pytest.raises(ConfigError, match="min_p would end an SGLang server"):
+        check_engine(recipe(engine_options=options, min_p=0.1))
+
+
 def test_an_address_where_nothing_or_something_else_answers_is_found_out_by_check():
     class Silent(http.server.BaseHTTPRequestHandler):
         def log_message(self, format, *args):
