@@ -109,7 +109,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
         )
     if options.url and not options.url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"rollout.engine_options.url = {options.url!r} is no address of a server",
+            "rollout.engine_options.url does not begin with http:// or https://",
             hint="write url = 'http://host:port'",
         )
     if options.url and (options.arguments or options.environment):
