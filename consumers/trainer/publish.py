@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import torch
 
@@ -93,8 +94,7 @@ class Publisher:
         started = time.monotonic()
         self._chronicle.fence.check()
         refused = self._refused()
-        what = f"the weight store {self._store.where} to take v{self._chronicle.ledger.version + 1}"
-        async with self._ctx.waits(what, deadline_s=self._ctx.config.deadlines.stall):
+        async with self._waits_for_store(f"to take v{self._chronicle.ledger.version + 1}"):
             published, new = await asyncio.to_thread(self._put, learner, step, whole, refused)
         self._chronicle.note(
             Published(
@@ -106,7 +106,8 @@ class Publisher:
         self.unsettled = False
         await self.broadcast(published)
         reach(FailPoint.BROADCAST_CONFIRMED)
-        await asyncio.to_thread(self._store.prune, self._ctx.config.weights.keep)
+        async with self._waits_for_store("to remove what is old"):
+            await asyncio.to_thread(self._store.prune, self._ctx.config.weights.keep)
         reach(FailPoint.STORE_PRUNED)
         seconds = time.monotonic() - started
         metrics = _measured(published, new)
@@ -135,7 +136,8 @@ class Publisher:
         Raises:
             WarrenError: The store holds versions of another run.
         """
-        newest = await asyncio.to_thread(self._store.newest)
+        async with self._waits_for_store("to tell its newest version"):
+            newest = await asyncio.to_thread(self._store.newest)
         version = self._chronicle.ledger.version
         stored = -1 if newest is None else newest.version
         self.unsettled = stored != version
@@ -156,6 +158,12 @@ class Publisher:
         if newest.version == version:
             await self.broadcast(newest)
         return newest.version
+
+    def _waits_for_store(self, what: str) -> AbstractAsyncContextManager[None]:
+        return self._ctx.waits(
+            f"the weight store {self._store.where} {what}",
+            deadline_s=self._ctx.config.deadlines.stall,
+        )
 
     def _put(
         self, learner: Learner, step: int, whole: bool, refused: int

@@ -93,7 +93,11 @@ async def _heard(context: RoleContext) -> bool:
 
 async def _read_store(context: RoleContext) -> None:
     try:
-        manifest = await newest_manifest(context.folder, context.config)
+        async with context.waits(
+            "the weight store to tell its newest version",
+            deadline_s=context.config.deadlines.stall,
+        ):
+            manifest = await newest_manifest(context.folder, context.config)
     except StoreFailed as error:
         logger.warning("%s", error)
         return

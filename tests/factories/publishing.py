@@ -66,6 +66,7 @@ class Room:
             max_fruitless=9,
         )
         context: Any = Context(config, told)
+        self.waits: Waits = context.waits
         self.publisher = Publisher(
             context, self.chronicle, self.store, run_id="r", refused=self._asked
         )

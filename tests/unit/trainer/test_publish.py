@@ -131,3 +131,26 @@ async def test_the_store_of_another_run_is_refused(
         await room.publisher.rebroadcast()
     with pytest.raises(WarrenError, match="version 0 appeared in"):
         await room.publisher.publish(learner, 0)
+
+
+async def test_whatever_the_store_is_asked_for_is_waited_for_by_name(
+    config: RunConfig, learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(tmp_path, config, Told())
+    asked = {}
+    for name in ("put", "prune", "newest"):
+        do = getattr(room.store, name)
+
+        def ask(*args: object, name: str = name, do: object = do, **more: object) -> object:
+            asked[name] = room.waits.current()[0]
+            return do(*args, **more)  # type: ignore[operator]
+
+        monkeypatch.setattr(room.store, name, ask)
+    await room.publisher.publish(learner, 0)
+    await room.publisher.rebroadcast()
+    store = f"the weight store {room.store.where}"
+    assert asked == {
+        "put": f"{store} to take v0",
+        "prune": f"{store} to remove what is old",
+        "newest": f"{store} to tell its newest version",
+    }
