@@ -62,7 +62,8 @@ def _backwards(
     one: WeightsPublished | None = target
     while one is not None:
         if held is not None and (one.version, one.fingerprint) == (held.number, held.fingerprint):
-            yield Plan(held, deltas)
+            if not (target.adapter and deltas == (target,)):  # that was the first one
+                yield Plan(held, deltas)
         elif held is not None and one.adapter and not deltas:
             yield Plan(held, (one,))
         if one.full:
