@@ -17,7 +17,7 @@ def published(version: int, **more: object) -> WeightsPublished:
         step=version,
         folder=f"v{version}",
         fingerprint=f"fingerprint {version}",
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
