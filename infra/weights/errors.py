@@ -1,6 +1,11 @@
 """What goes wrong between a trainer's weights and an engine."""
 
+import errno
+
 from infra.roles.errors import ConfigError, WarrenError
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Error numbers."""
 
 
 class StoreFailed(WarrenError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from infra.runs.failpoints import FailPoint, reach
-from infra.weights.errors import ManifestUnsure, StoreFailed, VersionExists
+from infra.weights.errors import DISK_FULL, ManifestUnsure, StoreFailed, VersionExists
 from infra.weights.files.base import Files
 from infra.weights.files.local import LocalFiles
 from infra.weights.manifest import Manifests
@@ -105,6 +105,7 @@ class WeightStore:
 
         Raises:
             WeightsCorrupt: Missing (pruned, say), damaged, or not to be had.
+            OSError: The cache did not take the copy.
         """
         return self.files.fetch(published.folder, file, cache)
 
@@ -245,7 +246,7 @@ class WeightStore:
 
 
 def _hint(error: OSError) -> str:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in DISK_FULL
     if full or os.strerror(errno.ENOSPC) in str(error):
         return "the disk is full: free some space, lower [weights] keep, or move [weights] store"
     return "look at the store's rights, disk and network, or set [weights] store to another one"

@@ -72,6 +72,7 @@ class Files(Protocol):
 
         Raises:
             WeightsCorrupt: Missing (pruned, say), damaged, or not to be had.
+            OSError: The cache did not take the copy.
         """
         ...
 

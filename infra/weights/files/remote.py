@@ -19,7 +19,7 @@ from fsspec.spec import AbstractFileSystem
 
 from infra.amqp.url import mask_url
 from infra.roles.errors import ConfigError
-from infra.weights.errors import StoreUnusable, WeightsCorrupt
+from infra.weights.errors import DISK_FULL, StoreUnusable, WeightsCorrupt
 from infra.weights.files.base import Chunks, Unsure, verify
 from schemas.control import WeightFile
 
@@ -161,8 +161,8 @@ class RemoteFiles:
 
     def _copy(self, path: str, target: Path, file: WeightFile) -> None:
         partial = target.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             with self._driver():
                 self._fs.invalidate_cache()
                 found = self._fs.info(path)["size"]
@@ -173,6 +173,8 @@ class RemoteFiles:
                 self._fs.get_file(path, str(partial))
             partial.rename(target)
         except OSError as error:
+            if error.errno in DISK_FULL:  # ours: reading fills no store
+                raise
             raise WeightsCorrupt(f"{path} cannot be read: {error}") from error
         finally:
             partial.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from infra.weights.errors import CacheFailed, CacheUnusable
+from infra.weights.errors import DISK_FULL, CacheFailed, CacheUnusable
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def remove_leavings(place: Path) -> None:
 
 def failed(path: Path, error: OSError) -> CacheFailed:
     """What a failed write means to the user."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in DISK_FULL
     return CacheFailed(
         f"cannot write weights to {path}: {error.strerror or error}",
         hint="free some space there, or set [weights] cache to a folder with room for three "

@@ -1,5 +1,6 @@
 """A weight store behind a URL: who may be one, and what a bad line does."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from infra.roles.errors import ConfigError, ExitCode
-from infra.weights.errors import ManifestUnsure, StoreFailed, StoreUnusable, VersionExists
+from infra.weights.errors import (
+    CacheFailed,
+    ManifestUnsure,
+    StoreFailed,
+    StoreUnusable,
+    VersionExists,
+)
+from infra.weights.local.weights import LocalWeights
 from infra.weights.store import WeightStore
 from tests.factories.stores import StoreSuite, put, whole
 
@@ -185,3 +193,28 @@ def test_copies_are_made_once(memory: str, tmp_path: Path, monkeypatch: pytest.M
     assert store.fetch(published, file, tmp_path) == first
     assert first.parent.name == published.folder
     assert [path.name for path in first.parent.iterdir()] == [file.name]
+
+
+def test_a_full_disk_of_the_reader_is_not_the_stores_fault(
+    memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is damaged, so no other way to the version is tried."""
+    store, tries = WeightStore.at(memory), []
+    published = put(store, 1)
+    (tmp_path / "model").mkdir()
+    local = LocalWeights(store, model_folder=tmp_path / "model", cache=str(tmp_path / "cache"))
+
+    def full(self, path, target, **kwargs):
+        tries.append(path)
+        Path(target).write_bytes(b"some")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "get_file", full)
+        with pytest.raises(CacheFailed, match="No space left") as caught:
+            local.prepare(published)
+    assert "free some space there" in caught.value.hint
+    assert len(tries) == 1
+    assert local.prepare(published).fingerprint == published.fingerprint
+    local.close()
+    assert list((tmp_path / "cache").iterdir()) == []
