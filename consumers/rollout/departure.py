@@ -13,9 +13,9 @@ import logging
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.delivery.snapshots import uncounted_headers
-from consumers.rollout.gate import Holds
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
+from consumers.rollout.updates.gate import Holds
 from infra.roles.errors import LeftWithoutHandover
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from consumers.rollout.delivery.intake import Intake
 from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.departure import Departure
 from consumers.rollout.engines.base import Engine
-from consumers.rollout.gate import Gate, Holds
 from consumers.rollout.limits import Limits
-from consumers.rollout.progress import FruitlessCuts
 from consumers.rollout.runner import Loop, Runner
 from consumers.rollout.slots import Slots
-from consumers.rollout.swap import Swap
 from consumers.rollout.sweep import Sweep
-from consumers.rollout.sync import HeldWeights, ReadNewest, WeightSync
+from consumers.rollout.updates.gate import Gate, Holds
+from consumers.rollout.updates.progress import FruitlessCuts
+from consumers.rollout.updates.swap import Swap
+from consumers.rollout.updates.sync import HeldWeights, ReadNewest, WeightSync
 from infra.roles.context import RoleContext
 from schemas.control import RunState, Wanted
 

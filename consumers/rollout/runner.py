@@ -21,8 +21,8 @@ from consumers.rollout.delivery.outbox import Outbox, Sent
 from consumers.rollout.delivery.poison import Verdict
 from consumers.rollout.delivery.snapshots import returns_of, uncounted_headers
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.progress import FruitlessCuts
 from consumers.rollout.slots import Held, Outcome, Slots, Work
+from consumers.rollout.updates.progress import FruitlessCuts
 from schemas.headers import Headers
 from schemas.work import Rollout, RolloutTask, Snapshot
 

@@ -15,11 +15,11 @@ from consumers.rollout.delivery.intake import Intake
 from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.delivery.reading import closed_early
 from consumers.rollout.engines.base import EngineFailed
-from consumers.rollout.gate import Gate, Holds
 from consumers.rollout.limits import Limits
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
 from consumers.rollout.stalls import StallWatch
+from consumers.rollout.updates.gate import Gate, Holds
 from infra.observe.waits import Waits
 
 logger = logging.getLogger(__name__)

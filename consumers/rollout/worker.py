@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.engines.build import check_engine, check_server, held_weights
 from consumers.rollout.floor import Floor, build_floor
-from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
+from consumers.rollout.updates.gate import Gate
 from consumers.rollout.watchdog import Watchdog
 from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError

@@ -18,12 +18,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from infra.weights.reader import starting
 from tests.contract.harness import make_engine
 from tests.factories import models
 from tests.factories.cuts.conversations import task
 from tests.factories.cuts.cutting import Cut, Played, Worker, play_all
 from tests.factories.cuts.plan import random_cuts
+from tests.factories.loading import starting
 
 SIZES = {"demo-size": (128, 384, 2, 4), "larger": (512, 1536, 6, 8)}
 """Width, width inside, layers, heads."""

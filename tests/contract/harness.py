@@ -9,9 +9,9 @@ import torch
 
 from consumers.rollout.engines.base import Engine, Finish, GenerateRequest, TokenChunk
 from infra.weights.prepared import PreparedWeights
-from infra.weights.reader import prepare, starting
 from infra.weights.store import WeightStore
 from tests.factories import models
+from tests.factories.loading import prepare, starting
 
 SLOTS = 8
 FIRST_PROMPT = (models.BOS, 40)

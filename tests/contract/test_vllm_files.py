@@ -7,7 +7,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from consumers.rollout.engines.base import WeightsRefused
-from infra.weights.reader import prepare
 from tests.contract.harness import greedy, prompt, request, run
 from tests.contract.test_weight_files import (
     CHANGED,
@@ -17,6 +16,7 @@ from tests.contract.test_weight_files import (
     published_newer,
     truncated,
 )
+from tests.factories.loading import prepare
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
 

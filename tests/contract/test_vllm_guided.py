@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from consumers.rollout.engines.base import GenerateRequest
 from consumers.rollout.engines.vllm.engine import VllmEngine
 from infra.text.renderer import Renderer
-from infra.weights.reader import starting
 from tests.contract.harness import Turn, request, run
 from tests.contract.test_interruption import started
+from tests.factories.loading import starting
 from tests.factories.rollouts import chatml_folder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

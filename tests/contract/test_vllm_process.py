@@ -11,11 +11,11 @@ import pytest
 
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.vllm.engine import VllmEngine
-from infra.weights.reader import starting
 from tests.contract.harness import prompt, request, run, scored
 from tests.contract.processes import descendants, ends
 from tests.contract.test_interruption import started
 from tests.factories import models
+from tests.factories.loading import starting
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

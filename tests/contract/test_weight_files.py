@@ -11,9 +11,9 @@ import torch
 from consumers.rollout.engines.base import WeightsRefused
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.prepared import PreparedWeights
-from infra.weights.reader import prepare
 from infra.weights.store import WeightStore
 from tests.contract.harness import greedy, prompt, request, run, scored
+from tests.factories.loading import prepare
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from infra.weights.reader import starting
 from tests.contract.harness import make_engine
+from tests.factories.loading import starting
 
 
 async def main(folder: Path) -> None:

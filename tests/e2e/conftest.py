@@ -7,7 +7,7 @@ from consumers.rollout.engines.base import Engine
 from infra.recipes.demo.task import split
 from infra.recipes.demo.tokenizer import save_tokenizer
 from infra.recipes.demo.warmup import Teacher, build_model
-from infra.weights.reader import starting
+from tests.factories.loading import starting
 
 SLOTS, CONTEXT = 8, 34
 

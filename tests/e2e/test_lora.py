@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from infra.weights.fingerprint import fingerprint
-from infra.weights.reader import starting
 from infra.weights.store import WeightStore
 from schemas.journal import Published
 from tests.e2e.plugs import FREE_STEPS
 from tests.e2e.runs import RunRecord, eventually, start, write_recipe
+from tests.factories.loading import starting
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 STEPS, RANK, ALPHA = 16, 4, 8.0

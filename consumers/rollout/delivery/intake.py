@@ -24,10 +24,10 @@ from consumers.rollout.delivery.reading import (
     take_up,
 )
 from consumers.rollout.delivery.snapshots import uncounted_headers
-from consumers.rollout.gate import Holds
 from consumers.rollout.limits import Limits
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
+from consumers.rollout.updates.gate import Holds
 from infra.amqp.connection import Broker
 from infra.amqp.message import Delivery
 from infra.observe.waits import Waits

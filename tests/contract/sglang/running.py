@@ -12,11 +12,11 @@ from aiohttp import web
 
 from consumers.rollout.engines.sglang.client import Answer
 from consumers.rollout.engines.sglang.engine import SglangEngine
-from infra.weights.reader import starting
 from tests.contract.sglang.fake.app import App
 from tests.contract.sglang.fake.build import build
 from tests.contract.sglang.fake.quirks import Quirks
 from tests.factories import models
+from tests.factories.loading import starting
 
 _WAIT_S = 20.0
 

@@ -12,11 +12,11 @@ import pytest
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.sglang.engine import SglangEngine
 from infra.roles.fleet.processes import descendants
-from infra.weights.reader import starting
 from tests.contract.harness import make_engine, prompt, request, run
 from tests.contract.processes import children, ends
 from tests.contract.sglang.server import WITH_SERVER
 from tests.factories import models
+from tests.factories.loading import starting
 
 pytestmark = pytest.mark.timeout(300)
 

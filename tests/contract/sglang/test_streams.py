@@ -10,11 +10,11 @@ import pytest
 from consumers.rollout.engines.base import EngineFailed, TokenChunk
 from consumers.rollout.engines.sglang import streams
 from consumers.rollout.engines.sglang.client import Answer
-from infra.weights.reader import starting
 from tests.contract.harness import greedy, prompt, request, run, scored
 from tests.contract.sglang.fake.quirks import Quirks
 from tests.contract.sglang.running import engine_for, running
 from tests.factories import models
+from tests.factories.loading import starting
 
 DELTAS = "--incremental-streaming-output"
 

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from consumers.rollout.engines.base import EngineFailed, WeightsRefused
 from infra.weights.fingerprint import fingerprint
-from infra.weights.reader import starting
 from tests.contract.harness import greedy, prompt, request, run, scored
 from tests.contract.sglang.fake.quirks import Quirks
 from tests.contract.sglang.running import engine_for, running
 from tests.contract.sglang.test_streams import DELTAS, begun
+from tests.factories.loading import starting
 
 UPDATE = "/update_weights_from_disk"
 

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from consumers.rollout.engines.base import Engine
-from infra.weights.reader import starting
 from schemas.work import RolloutTask
 from tests.contract.harness import make_engine
 from tests.factories.cuts.conversations import model_folder, task
 from tests.factories.cuts.cutting import Played, Worker, play_all
 from tests.factories.cuts.ties import rounding_decides
+from tests.factories.loading import starting
 
 SLOTS = 64
 AT_ONCE = 96

@@ -8,11 +8,11 @@ from typing import Any
 from consumers.rollout.agents.loop import AgentLoop
 from consumers.rollout.engines.base import Finish, GenerateRequest, TokenChunk
 from consumers.rollout.floor import Floor, build_floor
-from consumers.rollout.gate import Gate
 from consumers.rollout.limits import Limits
 from consumers.rollout.parsers.base import ParsedTurn
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.tool import Tool
+from consumers.rollout.updates.gate import Gate
 from infra.runs.folder import RunFolder
 from infra.weights.errors import WeightsCorrupt
 from infra.weights.prepared import PreparedWeights, ServedWeights

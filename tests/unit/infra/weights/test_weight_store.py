@@ -18,10 +18,10 @@ from infra.weights import tensor_file
 from infra.weights.errors import StoreFailed, StoreUnusable, VersionExists, WeightsCorrupt
 from infra.weights.fingerprint import fingerprint
 from infra.weights.manifest import Manifests
-from infra.weights.reader import prepare, starting
 from infra.weights.store import WeightStore
 from schemas.control import WeightFile, WeightsPublished
 from tests.factories import models
+from tests.factories.loading import prepare, starting
 
 
 def some_tensors(seed: int = 0) -> dict[str, torch.Tensor]:

@@ -15,9 +15,9 @@ from consumers.rollout.agents.state import CutReason, RolloutState
 from consumers.rollout.engines.base import Finish, GenerateRequest, TokenChunk
 from consumers.rollout.engines.transformers.engine import TransformersEngine
 from infra.text.renderer import Renderer
-from infra.weights.reader import starting
 from schemas.work import Rollout, RolloutTask, Sampling, Snapshot
 from tests.factories.agent_runs import cut_places, essence, make_loop
+from tests.factories.loading import starting
 from tests.factories.rollouts import chatml_folder, make_task
 
 VOCAB_SIZE = 330

@@ -10,9 +10,9 @@ from consumers.rollout.engines.transformers import batch as batch_module
 from consumers.rollout.engines.transformers.batch import Batch, RunningSequence
 from consumers.rollout.engines.transformers.engine import TransformersEngine
 from consumers.rollout.engines.transformers.prefixes import Prefixes
-from infra.weights.reader import starting
 from tests.contract.harness import greedy, prompt, request, run, scored
 from tests.factories import models
+from tests.factories.loading import starting
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from consumers.rollout.engines.transformers.engine import TransformersEngine
 from infra.roles.errors import ConfigError
 from infra.weights.fingerprint import fingerprint
 from infra.weights.prepared import PreparedWeights, ServedWeights
-from infra.weights.reader import starting
 from schemas.config import RunConfig
 from tests.contract.harness import greedy, prompt, request, run, scored
 from tests.factories import models
+from tests.factories.loading import starting
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from consumers.rollout.engines.base import EngineFailed, WeightsRefused
 from consumers.rollout.engines.vllm.loading import Loading, joined
 from infra.weights.fingerprint import entries_of, fingerprint
 from infra.weights.prepared import PreparedWeights
-from infra.weights.reader import starting
 from tests.factories import models
+from tests.factories.loading import starting
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from consumers.rollout.agents.state import CutReason
 from consumers.rollout.counters import Counters
 from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.engines.base import Engine, EngineFailed, WeightsRefused
-from consumers.rollout.gate import Gate, Holds
 from consumers.rollout.limits import Limits
-from consumers.rollout.progress import FruitlessCuts, to_cut, waiting_for_progress
 from consumers.rollout.runner import Runner
 from consumers.rollout.slots import Held, Slots
+from consumers.rollout.updates.gate import Gate, Holds
+from consumers.rollout.updates.progress import FruitlessCuts, to_cut, waiting_for_progress
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
 

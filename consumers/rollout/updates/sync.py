@@ -15,8 +15,8 @@ from functools import partial
 from typing import Protocol
 
 from consumers.rollout.counters import Counters
-from consumers.rollout.gate import Holds
 from consumers.rollout.limits import Limits
+from consumers.rollout.updates.gate import Holds
 from infra.observe.waits import Waits
 from infra.roles.errors import DeadlinePassed, WarrenError
 from infra.weights.prepared import PreparedWeights

@@ -1,0 +1,1 @@
+"""New weights while rollouts run: heard, prepared, swapped in; who is cut for it."""
