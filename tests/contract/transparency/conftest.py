@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 
 from consumers.rollout.engines.base import Engine
+from consumers.rollout.engines.transformers.noise import gumbel
 from schemas.work import RolloutTask
 from tests.contract.harness import make_engine
+from tests.contract.sglang.noise import sglang_noise
 from tests.factories.cuts.conversations import model_folder, task
 from tests.factories.cuts.cutting import Played, Worker, play_all
 from tests.factories.cuts.ties import rounding_decides
@@ -59,16 +61,18 @@ async def uncut(
     tasks: list[RolloutTask] = []
     played: list[Played] = []
     drawn = 0
+    kind = workers[0].name.partition("-")[0]
+    noise = sglang_noise if kind == "sglang_server" else gumbel
+    sglang = kind.startswith("sglang")
     while len(tasks) < number:
-        truncated = not workers[0].name.startswith("sglang")  # which knows top-k and top-p apart
         more = [
-            task(first + drawn + n, sampled=sampled, truncated=truncated)
+            task(first + drawn + n, sampled=sampled, both=not sglang)
             for n in range(number - len(tasks))
         ]
         drawn += len(more)
         whole = await play_all(more, workers, [()] * len(more), at_once=AT_ONCE)
         for asked, one in zip(more, whole, strict=True):
-            if not rounding_decides(park.oracle, asked, one.rollout):
+            if not rounding_decides(park.oracle, asked, one.rollout, noise=noise, of_ranks=sglang):
                 tasks.append(asked)
                 played.append(one)
     return tasks, played, drawn - number

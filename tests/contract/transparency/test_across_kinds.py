@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.contract.sglang.server import WITH_SERVER
 from tests.contract.transparency.checks import assert_same, assert_traced
 from tests.contract.transparency.conftest import AT_ONCE, uncut
 from tests.factories.cuts.cutting import play_all
@@ -17,6 +18,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
     "engines",
     [
         ("transformers", "sglang"),
+        pytest.param(("transformers", "sglang_server"), marks=[pytest.mark.sglang, WITH_SERVER]),
         pytest.param(("transformers", "vllm"), marks=pytest.mark.vllm),
         pytest.param(("vllm", "sglang"), marks=pytest.mark.vllm),
     ],

@@ -32,13 +32,14 @@ PLACES = {
         ("sglang", True, 80, 50),
         pytest.param("vllm", False, 100, 50, marks=pytest.mark.vllm),
         pytest.param("sglang_server", False, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
+        pytest.param("sglang_server", True, 60, 40, marks=[pytest.mark.sglang, WITH_SERVER]),
     ],
 )
 async def test_resumed_equals_uncut(
     park, tell, engine: str, sampled: bool, number: int, least: int
 ) -> None:
-    """Sampled, this holds where the noise is a function of seed and position (SGLang: a fake
-    server in deterministic mode).
+    """Sampled, this holds where the noise is a function of seed and position (SGLang: in its
+    deterministic mode).
 
     Args:
         number: Of conversations.

@@ -146,26 +146,24 @@ def toolbox(started: Hook) -> ToolBox:
 
 
 def task(
-    number: int, *, sampled: bool = False, truncated: bool = True, longest: int = 180
+    number: int, *, sampled: bool = False, both: bool = True, longest: int = 180
 ) -> RolloutTask:
     """The conversation of this number: its prompt, budgets and sampling.
 
     Args:
         number: Everything is a function of it.
         sampled: Else greedy.
-        truncated: Some of the sampled with top-k and top-p.
+        both: Some of the sampled have top-k and top-p; else at most one of them.
         longest: Response in tokens.
     """
     drawn = random.Random(f"conversation {number}")
     said = "".join(drawn.choices(PRINTABLE, k=drawn.randint(1, 40)))
     sampling = Sampling(temperature=0.0, seed=drawn.getrandbits(32))
     if sampled:
-        sampling = Sampling(
-            temperature=drawn.choice((0.7, 1.0, 1.3)),
-            top_p=drawn.choice((1.0, 0.9)) if truncated else 1.0,
-            top_k=drawn.choice((0, 40)) if truncated else 0,
-            seed=drawn.getrandbits(32),
-        )
+        temperature, top_p = drawn.choice((0.7, 1.0, 1.3)), drawn.choice((1.0, 0.9))
+        top_k = drawn.choice((0, 40)) if both or top_p == 1 else 0
+        seed = drawn.getrandbits(32)
+        sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     return RolloutTask(
         rollout_id=f"{number}.0",
         group=number,

@@ -90,11 +90,14 @@ def request_body(
     """
     greedy = request.temperature < GREEDY_BELOW
     truncated = is_truncated(request, vocab_size)
+    # One row with a top-k makes SGLang's noise belong to ranks in all rows of a batch, no longer
+    # to tokens: seeds repeat only if every request has one.
+    untruncated = vocab_size if facts.deterministic and not greedy else -1
     sampling: dict[str, Any] = {
         **request.options,
         "max_new_tokens": leg.max_tokens,
         "temperature": 0.0 if greedy else request.temperature,
-        "top_k": facts.top_k(request.top_k, vocab_size) if truncated else -1,
+        "top_k": facts.top_k(request.top_k, vocab_size) if truncated else untruncated,
         "top_p": request.top_p if truncated else 1.0,
         "min_p": request.min_p if truncated else 0.0,
         "stop_token_ids": sorted(request.stop_token_ids),

@@ -44,7 +44,8 @@ def sample(logits, sampling: dict, position: int, *, seeded: bool, original: boo
     elif seeded:
         seed = sampling.get("sampling_seed")
         noise = gumbel([42 if seed is None else seed], [position], len(told), told.device)[0]
-        index = int((kept.double().log() + noise[order]).argmax())
+        of_ranks = top_k < ALL or sampling.get("top_p", 1.0) < 1  # here of this request alone
+        index = int((kept.double().log() + (noise if of_ranks else noise[order])).argmax())
     else:
         index = int(torch.multinomial(kept, 1))
     token = int(order[index])

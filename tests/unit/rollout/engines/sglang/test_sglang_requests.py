@@ -66,6 +66,13 @@ def test_a_top_k_below_the_servers_limit():
     assert sampling(asked(top_k=5000), vocab_size=150_000)[0]["top_k"] == 4032
 
 
+def test_with_seeds_every_sampled_request_has_a_top_k():
+    """Its neighbours in a batch would otherwise decide which noise it gets."""
+    sent, body = sampling(asked(seed=3), deterministic=True)
+    assert (sent["top_k"], sent["sampling_seed"]) == (1000, 3)
+    assert body["return_sampling_mask"] is False
+
+
 def test_greedy_is_of_the_whole_distribution():
     sent, body = sampling(asked(temperature=0.0, top_k=7, seed=3), deterministic=True)
     assert (sent["temperature"], sent["top_k"]) == (0.0, -1)
