@@ -20,6 +20,8 @@ from infra.weights.files.local import LocalFiles
 from infra.weights.store import WeightStore
 
 _LOOK_S = 0.002
+_GLANCE_S = 0.0005
+_PARTIAL = ".partial-"
 _NAMED_S = 5.0
 """Between a version's last byte and its manifest, at most: else its trainer has died."""
 
@@ -83,21 +85,44 @@ def _harm(
     store: WeightStore, folder: str, do: Callable[[Path, random.Random], str], chance: random.Random
 ) -> list[tuple[str, str]]:
     """Damage a delta and a part of the whole copy, as far as there are such; names and places."""
+    if isinstance(store.files, LocalFiles):
+        return _harm_here(Path(store.files.where), folder, do, chance)
     names = store.files.names(folder)
     whole = [name for name in names if name.endswith(".safetensors")]
     kinds = ([name for name in names if name not in whole], whole)
-    return [_harm_one(store, folder, chance.choice(kind), do, chance) for kind in kinds if kind]
+    return [_harm_there(store, folder, chance.choice(kind), do, chance) for kind in kinds if kind]
 
 
-def _harm_one(
+def _harm_here(
+    root: Path, folder: str, do: Callable[[Path, random.Random], str], chance: random.Random
+) -> list[tuple[str, str]]:
+    """Damage each file of a version as soon as it is there, while others are still on their way:
+    between the last of them and the manifest are a few milliseconds."""
+    partial, deadline = root / f"{_PARTIAL}{folder}", time.monotonic() + _NAMED_S
+    harmed: dict[str, str] = {}
+    while time.monotonic() < deadline:
+        place = partial if partial.is_dir() else root / folder
+        try:
+            for path in sorted(place.iterdir()):
+                if path.name not in harmed and path.stat().st_size:
+                    harmed[path.name] = do(path, chance)
+        except FileNotFoundError:
+            if not partial.is_dir() and not (root / folder).is_dir():
+                return []
+            continue
+        if place != partial:
+            break
+        time.sleep(_GLANCE_S)
+    return list(harmed.items())
+
+
+def _harm_there(
     store: WeightStore,
     folder: str,
     name: str,
     do: Callable[[Path, random.Random], str],
     chance: random.Random,
 ) -> tuple[str, str]:
-    if isinstance(store.files, LocalFiles):
-        return name, do(Path(store.files.where) / folder / name, chance)
     with tempfile.TemporaryDirectory() as own:
         copy = Path(own) / name
         deadline = time.monotonic() + _NAMED_S
@@ -156,7 +181,8 @@ async def _next_version(store: WeightStore, deadline: float) -> str | None:
 
 def _versions(store: WeightStore) -> Sequence[str]:
     try:
-        return [name for name in store.files.names() if version_of(name) >= 0]
+        names = [name.removeprefix(_PARTIAL) for name in store.files.names()]
+        return sorted({name for name in names if version_of(name) >= 0})
     except OSError:
         return []
 
