@@ -43,12 +43,7 @@ class Loading:
             EngineFailed: It holds something else than the folder under these names.
         """
         self._layout = joined(await self._call("warren_layout"))
-        try:
-            answers = await self._call("warren_differing", args=(_paths(folder),))
-        except Exception as error:  # the boundary: vLLM raises whatever its workers met
-            raise EngineFailed(
-                f"what vLLM loaded cannot be compared with {folder}: {error}"
-            ) from error
+        answers = await self._call("warren_differing", args=(_paths(folder),))
         if wrong := sorted({name for answer in answers for name in answer}):
             raise EngineFailed(
                 f"vLLM holds {', '.join(wrong[:3])} otherwise than {folder}, in {len(wrong)} of "
