@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 
@@ -22,9 +23,10 @@ def children(parent: int | None = None) -> set[int]:
     return found
 
 
-def descendants(parent: int | None = None) -> set[int]:
-    """Living children, their children, and so on."""
-    found = children(parent)
+def descendants(parent: int | None = None, *, apart_from: Collection[int] = ()) -> set[int]:
+    """Living children, their children, and so on; of those apart, none of their children either:
+    a broker node of the tests may start a helper at any time."""
+    found = children(parent).difference(apart_from)
     return found.union(*(descendants(child) for child in found))
 
 
