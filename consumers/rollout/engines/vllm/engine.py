@@ -90,7 +90,7 @@ class VllmEngine:
         self._engine: Any = None
         self._vocab_size = 0
         self._loading = Loading(self._call)
-        self._workers: list[int] = []
+        self._processes: list[int] = []
         self._served = ServedWeights(version=-1, fingerprint="")
         self._salt = 0
         self._turns: dict[str, _Turn] = {}
@@ -102,7 +102,7 @@ class VllmEngine:
         prepare_import()
         try:
             self._engine = await asyncio.to_thread(self._construct)
-            self._workers = watched(await self._call("warren_pid"))
+            self._processes = watched(await self._call("warren_pids"))
             self._vocab_size = self._engine.model_config.get_vocab_size()
             await self._loading.learn(self._folder)
             await self._loading.check(weights)
@@ -248,8 +248,8 @@ class VllmEngine:
                     await _end(engine, list(self._turns.values()))
         # It holds nothing that is worth its time, and vLLM warns when it ends it.
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        workers, self._workers = self._workers, []
-        await asyncio.to_thread(end_all, engine, workers)
+        processes, self._processes = self._processes, []
+        await asyncio.to_thread(end_all, engine, processes)
         # vLLM shuts down once more when the object goes, which fails at the interpreter's end.
         engine.shutdown = _nothing
 

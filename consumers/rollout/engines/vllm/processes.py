@@ -14,7 +14,6 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-_ENGINE = "EngineCore"
 _CLOSE_S = 0.5
 _GONE_S = 5.0
 
@@ -31,31 +30,33 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def watched(pids: Iterable[int]) -> list[int]:
-    """Descriptors of processes, which name no other when these have ended."""
-    return [os.pidfd_open(pid) for pid in pids]
+def watched(families: Iterable[tuple[int, int]]) -> list[int]:
+    """Descriptors of processes, which name no other when these have ended.
+
+    Args:
+        families: Of each worker, its process and its parent: the engine process, or this one if
+            they are the same.
+    """
+    pids = {pid for family in families for pid in family} - {os.getpid()}
+    return [os.pidfd_open(pid) for pid in sorted(pids)]
 
 
-def end_all(engine: Any, workers: list[int]) -> None:
+def end_all(engine: Any, processes: list[int]) -> None:
     """End the engine process and its workers, and see that they have ended: vLLM kills the first
     and looks away. They hold nothing that is worth their time.
 
     Args:
         engine: vLLM's `AsyncLLM`.
-        workers: Descriptors, closed here.
+        processes: Descriptors of its processes, closed here.
     """
-    started = [child for child in multiprocessing.active_children() if _ENGINE in child.name]
     engine.shutdown(_CLOSE_S)
     deadline = time.monotonic() + _GONE_S
-    for worker in workers:
+    for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(worker, signal.SIGKILL)
+            signal.pidfd_send_signal(process, signal.SIGKILL)
         ended = select.poll()
-        ended.register(worker, select.POLLIN)
-        if not ended.poll(1000 * max(deadline - time.monotonic(), 0.0)):
-            logger.warning("a worker process of vLLM does not end")
-        os.close(worker)
-    for child in started:
-        child.join(max(deadline - time.monotonic(), 0.1))
-        if child.is_alive():
-            logger.warning("vLLM's engine process %s does not end", child.pid)
+        ended.register(process, select.POLLIN)
+        if not ended.poll(1000 * max(deadline - time.monotonic(), 0.1)):
+            logger.warning("a process of vLLM does not end")
+        os.close(process)
+    multiprocessing.active_children()  # which reaps those that ended

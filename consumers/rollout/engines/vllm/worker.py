@@ -69,9 +69,9 @@ class WarrenWorkerExtension:
 
     model_runner: Any
 
-    def warren_pid(self) -> int:
-        """Of this worker."""
-        return os.getpid()
+    def warren_pids(self) -> tuple[int, int]:
+        """Of this worker, and of the process that started it."""
+        return os.getpid(), os.getppid()
 
     def warren_layout(self) -> list[tuple[str, str, list[int], int, int, int]]:
         """Name, dtype, shape of the published tensor, and dimension, start and stop of the slice
