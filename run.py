@@ -19,7 +19,7 @@ ROLES = {
 """Role -> the module that offers `run(config)` and `check(config)`; imported when it is started."""
 
 TOOLS = {"ledger": "consumers.trainer.telling.command"}
-"""Command that looks into a run folder -> the module that offers `run(config, options)`."""
+"""Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 
 
 def cli() -> int:

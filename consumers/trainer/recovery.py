@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumers.trainer.arriving.screening import trajectory_of
 from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.batch.groups import Group
@@ -30,6 +29,7 @@ from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader, Position
+from infra.runs.recorded import trajectory_of
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Batch, GroupsClosed, Opened, Skipped, Stepped
 

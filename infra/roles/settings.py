@@ -20,7 +20,7 @@ _POSITION = re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
 def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a recipe (`.toml`, or a run folder's `config.json`) and apply overrides in order.
+    """Read a recipe (`.toml`, or a run folder) and apply overrides in order.
 
     Relative paths inside it stay as they are: they are meant from the current folder.
 
@@ -45,16 +45,18 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def find_recipe(recipe: str | Path) -> Path:
-    """A path, or the name of a recipe that comes with Warren."""
+    """A file, a run folder's `config.json`, or the name of a recipe that comes with Warren."""
     path = Path(recipe)
     if path.is_file():
         return path
+    if (resolved := path / "config.json").is_file():
+        return resolved
     known = sorted(found.stem for found in RECIPES.glob("*.toml"))
     if str(recipe) in known:
         return RECIPES / f"{recipe}.toml"
     close = difflib.get_close_matches(path.stem, known, n=1)
     raise ConfigError(
-        f"recipe not found: {recipe} (looked in {Path.cwd()})"
+        f"no recipe and no run folder: {recipe} (looked in {Path.cwd()})"
         + (f"; did you mean {RECIPES / close[0]}.toml?" if close else ""),
         hint=f"recipes that come along: {', '.join(known) or 'none'}",
     )

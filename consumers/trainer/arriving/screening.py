@@ -67,24 +67,6 @@ def screen_failure(delivery: Delivery, *, run_id: str) -> Screened | str:
     return Screened(_record(envelope, headers, index=index).model_copy(update={"error": text}))
 
 
-def trajectory_of(record: Arrived, body: bytes) -> Trajectory:
-    """Decode a journaled trajectory.
-
-    Raises:
-        BadMessage: It is not the one that was journaled.
-    """
-    envelope = Envelope(
-        message_id=record.message_id,
-        type=record.type,
-        correlation_id="",
-        app_id="",
-        headers=record.headers,
-        content_encoding=record.content_encoding,
-        timestamp=0,
-    )
-    return decode(envelope, body, Trajectory)
-
-
 def _unusable(trajectory: Trajectory, *, newest_version: int, vocab_size: int) -> str | None:
     if trajectory.rollout.purpose is Purpose.TRAIN:
         return why_unusable(trajectory, newest_version=newest_version, vocab_size=vocab_size)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from consumers.trainer.arriving.screening import trajectory_of
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.books.group import MemberState, OpenGroup
 from infra.runs.journal_reader import JournalCorrupt, JournalReader, Position
+from infra.runs.recorded import trajectory_of
 from schemas.journal import Arrived
 from schemas.work import Trajectory
 

@@ -1,24 +1,31 @@
-"""`run.py ledger RECIPE`: the books of a run, live or stopped. Needs neither broker nor lock."""
+"""`run.py ledger RUN`: the books of a run, live or stopped. Needs neither broker nor lock."""
 
 import json
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from consumers.trainer.telling.books_text import to_json, to_text
 from consumers.trainer.telling.history import read_history
+from infra.roles.command.target import add_run, target
 from infra.roles.errors import ExitCode
-from schemas.config import RunConfig
 
 
-def run(config: RunConfig, options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Of the command line."""
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="for machines: one JSON object")
+
+
+def run(options: Namespace) -> int:
     """Print the books; 6 when they do not balance.
 
     Raises:
         ConfigError: There is no run.
         JournalCorrupt: Its journal is damaged.
     """
-    books = to_json(read_history(config), now=time.time())
-    text = json.dumps(books) + "\n" if options.json else to_text(books, name=config.run.name)
+    found = target(options)
+    books = to_json(read_history(found.config, found.folder), now=time.time())
+    text = json.dumps(books) + "\n" if options.json else to_text(books, name=found.config.run.name)
     sys.stdout.write(text)
     return ExitCode.DONE if books["balanced"] else ExitCode.UNBALANCED

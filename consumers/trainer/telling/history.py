@@ -43,15 +43,15 @@ class History:
     """Newest step that was taken or skipped: one less than decided while one is being taken."""
 
 
-def read_history(config: RunConfig) -> History:
-    """Read a run's folder.
+def read_history(config: RunConfig, folder: RunFolder | None = None) -> History:
+    """Read a run's folder: the one that its recipe names, or a copy of it.
 
     Raises:
         ConfigError: There is no run.
         JournalCorrupt: Its journal is damaged, or does not reach back to a checkpoint.
         LedgerError: Its records contradict each other.
     """
-    folder = RunFolder.of(config)
+    folder = folder or RunFolder.of(config)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _read(folder, config)

@@ -45,7 +45,8 @@ def main(
     Args:
         argv: Without the program's name.
         roles: Role -> module offering `run` and `check`.
-        tools: Command -> module offering `run(config, options)`.
+        tools: Command (`ledger`, `replay step`) -> module offering `add_arguments(parser)` and
+            `run(options)`.
         entry: The front door's file, with which `up` starts the roles.
 
     Returns:
@@ -77,6 +78,8 @@ def _dispatch(
         return _list_keys(rest)
     if command not in COMMANDS:
         raise _unknown_command(command)
+    if command in _first_words(tools):
+        return _run_tool(command, rest, tools)
     options = _parser(command).parse_intermixed_args(rest)
 
     from infra.roles.settings import load_config
@@ -120,9 +123,33 @@ def _dispatch(
         from infra.roles.fleet.private_broker import run_broker
 
         return run_broker(config)
-    if command in tools:
-        return int(importlib.import_module(tools[command]).run(config, options))
     return _run_role(roles[command], command, config, options)
+
+
+def _first_words(tools: Mapping[str, str]) -> set[str]:
+    return {name.split()[0] for name in tools}
+
+
+def _run_tool(command: str, rest: Sequence[str], tools: Mapping[str, str]) -> int:
+    """A tool has arguments of its own, and finds its run by `infra.roles.command.target`."""
+    words = rest
+    if command not in tools:
+        kinds = [name.split()[1] for name in tools if name.split()[0] == command]
+        if not rest or rest[0] not in kinds:
+            asked = bool(rest) and rest[0] in ("-h", "--help")
+            usage = f"usage: run.py {command} {{{','.join(kinds)}}} ... (each has --help)\n"
+            (sys.stdout if asked else sys.stderr).write(usage)
+            return ExitCode.DONE if asked else ExitCode.USAGE
+        command, words = f"{command} {rest[0]}", rest[1:]
+    module = importlib.import_module(tools[command])
+    parser = argparse.ArgumentParser(
+        prog=f"run.py {command}",
+        description=COMMANDS[command.split()[0]],
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(words)))
 
 
 def _list_keys(rest: Sequence[str]) -> int:
@@ -179,11 +206,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
             metavar="N",
             help="with --resume: give up step N, which failed twice; its groups end as dead",
         )
-    if command == "ledger":
-        parser.add_argument("--json", action="store_true", help="for machines: one JSON object")
     if command == "storm":
         _add_storm_options(parser)
-    if command not in ("up", "check", "broker", "storm", "ledger"):
+    if command not in ("up", "check", "broker", "storm"):
         parser.add_argument("--name", metavar="N", help="worker name, unique in the run")
     return parser
 

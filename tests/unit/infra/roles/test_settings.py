@@ -173,7 +173,7 @@ def test_what_would_be_right_is_said_in_words_of_recipes(
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     said = complaint(tmp_path / "nothing.toml")
-    assert "recipe not found" in said
+    assert "no recipe and no run folder" in said
     assert str(Path.cwd()) in said
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -2,10 +2,11 @@
 
 import pytest
 
-from consumers.trainer.arriving.screening import screen_failure, screen_trajectory, trajectory_of
+from consumers.trainer.arriving.screening import screen_failure, screen_trajectory
 from infra.amqp.codec import encode
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
+from infra.runs.recorded import trajectory_of
 from schemas.headers import Headers, Purpose
 from schemas.work import Credit, Failure, FailureKind, Trajectory
 from tests.factories.deliveries import delivery

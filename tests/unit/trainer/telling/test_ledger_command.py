@@ -55,6 +55,13 @@ def config(tmp_path: Path) -> RunConfig:
     )
 
 
+def options(config: RunConfig, *, as_json: bool) -> Namespace:
+    """Of `run.py ledger RECIPE`."""
+    recipe = Path(config.run.dir) / "recipe.json"
+    recipe.write_text(config.model_dump_json())
+    return Namespace(run=str(recipe), overrides=[], json=as_json)
+
+
 def records() -> list[JournalRecord]:
     """Of six groups: 0 trained, 1 filtered, 2 dead, 3 failed once, 4 ready, 5 not confirmed."""
     issued = (0, 1, 2, 3, 4)
@@ -205,10 +212,10 @@ def test_books_that_do_not_balance_are_exit_6(
     monkeypatch: pytest.MonkeyPatch,
     as_json: bool,
 ) -> None:
-    assert run(config, Namespace(json=as_json)) == 0
+    assert run(options(config, as_json=as_json)) == 0
     capsys.readouterr()
     monkeypatch.setattr(Ledger, "books", lambda self: replace(BOOKS, issued=self.num_issued))
-    assert run(config, Namespace(json=as_json)) == 6
+    assert run(options(config, as_json=as_json)) == 6
     said = capsys.readouterr().out
     if as_json:
         assert json.loads(said)["difference"] == 2
@@ -217,10 +224,11 @@ def test_books_that_do_not_balance_are_exit_6(
 
 
 def test_it_loads_neither_torch_nor_pika(config: RunConfig, journal: Journal) -> None:
+    asked = options(config, as_json=True)
     code = (
-        "import sys, json; from argparse import Namespace; from schemas.config import RunConfig; "
+        "import sys, json; from argparse import Namespace; "
         "from consumers.trainer.telling.command import run; "
-        f"run(RunConfig.model_validate_json({config.model_dump_json()!r}), Namespace(json=True)); "
+        f"run({asked!r}); "
         "assert not {'torch', 'pika', 'transformers'} & set(sys.modules)"
     )
     done = subprocess.run(
