@@ -50,7 +50,10 @@ async def make_place(ctx: RoleContext, *, purge: bool) -> None:
             "begins another",
         )
     store = WeightStore.at(ctx.folder.weights(ctx.config))
-    newest = await asyncio.to_thread(store.newest)
+    async with ctx.waits(
+        "the weight store to tell its newest version", deadline_s=ctx.config.deadlines.stall
+    ):
+        newest = await asyncio.to_thread(store.newest)
     if newest is not None:
         raise ConfigError(
             f"the weight store {store.where} holds version {newest.version} of run {newest.run_id}",
@@ -63,7 +66,10 @@ async def _purge(ctx: RoleContext) -> None:
     folder = ctx.folder
     for path in (folder.journal, folder.checkpoints):
         shutil.rmtree(path, ignore_errors=True)
-    await asyncio.to_thread(WeightStore.at(folder.weights(ctx.config)).clear)
+    async with ctx.waits(
+        "the weight store to drop an earlier run", deadline_s=ctx.config.deadlines.stall
+    ):
+        await asyncio.to_thread(WeightStore.at(folder.weights(ctx.config)).clear)
     for path in (folder.metrics, folder.summary):
         path.unlink(missing_ok=True)
     StepMemory(folder.root).forget()

@@ -1,12 +1,15 @@
 """What the learner refuses before anything starts."""
 
 import importlib.util
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from consumers.trainer.learn.sampled_from import SampledFrom
 from infra.roles.errors import ConfigError
 from infra.roles.registry import resolve
-from schemas.config import RunConfig
+from schemas.config import RunConfig, TrainerSection
 
 
 def check(config: RunConfig) -> list[str]:
@@ -38,6 +41,8 @@ def check(config: RunConfig) -> list[str]:
             f"model.path={config.model.path!r} has no config.json or no *.safetensors",
             hint="model.path is a local Hugging Face folder with safetensors weights",
         )
+    if config.trainer.lora_rank:
+        check_targets(config.trainer, _module_names(model))
     resolve("objective", algorithm.objective)
     resolve("advantages", algorithm.advantages)
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
@@ -64,6 +69,43 @@ def check(config: RunConfig) -> list[str]:
             f"{config.trainer.micro_batch_tokens} get a micro-batch of their own"
         )
     return lines
+
+
+def check_targets(section: TrainerSection, modules: Iterable[str]) -> None:
+    """See that each target that a recipe names is there; of the default ones, PEFT takes those
+    that are.
+
+    Args:
+        section: Of the recipe.
+        modules: Names of what has weights, with dots.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    if section.lora_targets == TrainerSection(lr=1.0).lora_targets:
+        return
+    known = {name.rpartition(".")[2] for name in modules}
+    unknown = [one for one in section.lora_targets if one.rpartition(".")[2] not in known]
+    if unknown:
+        raise ConfigError(
+            f"trainer.lora_targets: the model has no {', '.join(unknown)}",
+            hint=f"what has weights in it is called {', '.join(sorted(known))}",
+        )
+
+
+def _module_names(folder: Path) -> Iterator[str]:
+    """Of a model folder, without its weights being read.
+
+    Raises:
+        ConfigError: A file of it is damaged.
+    """
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                names = list(file.keys())
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{path} is no safetensors file: {error}") from error
+        yield from (name.rpartition(".")[0] for name in names)
 
 
 def require_peft() -> None:

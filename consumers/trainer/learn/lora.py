@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from consumers.trainer.learn.check import require_peft
+from consumers.trainer.learn.check import check_targets, require_peft
 from consumers.trainer.learn.policy import Policy
 from infra.roles.errors import ConfigError
 from infra.weights.adapter import A, B, merged
@@ -52,7 +52,7 @@ class LoraPolicy(Policy):
         require_peft()
         import peft
 
-        _check_names(policy, section)
+        check_targets(section, (name for name, _ in policy.model.named_modules()))
         config = peft.LoraConfig(
             r=section.lora_rank,
             lora_alpha=section.lora_alpha,
@@ -140,24 +140,6 @@ class LoraPolicy(Policy):
                 "linear layer of its own",
                 hint="name attention and MLP projections, such as q_proj or down_proj",
             )
-
-
-def _check_names(policy: Policy, section: TrainerSection) -> None:
-    """Each target that a recipe names is there; of the default ones, PEFT takes those that are."""
-    if section.lora_targets == TrainerSection(lr=1.0).lora_targets:
-        return
-    known = {name.rpartition(".")[2] for name, _ in policy.model.named_modules()}
-    unknown = [one for one in section.lora_targets if one.rpartition(".")[2] not in known]
-    if unknown:
-        linear = {
-            name.rpartition(".")[2]
-            for name, module in policy.model.named_modules()
-            if isinstance(module, torch.nn.Linear)
-        }
-        raise ConfigError(
-            f"trainer.lora_targets: the model has no {', '.join(unknown)}",
-            hint=f"its linear layers are called {', '.join(sorted(linear))}",
-        )
 
 
 def load_policy(config: RunConfig) -> Policy:

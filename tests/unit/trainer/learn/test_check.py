@@ -28,6 +28,19 @@ def test_what_would_bias_or_empty_the_gradient_is_refused(model_folder, sections
     assert info.value.hint
 
 
+@pytest.mark.parametrize("targets", [["q_porj"], ["q_proj", "layers.0.up_porj"]])
+def test_a_misspelt_target_of_an_adapter_is_refused(model_folder, targets):
+    with pytest.raises(ConfigError, match=r"(?s)the model has no .*_porj.*q_proj"):
+        checked(model_folder, trainer={"lr": 1e-3, "lora_rank": 4, "lora_targets": targets})
+
+
+def test_a_damaged_file_of_the_model_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is no safetensors file"):
+        checked(tmp_path, trainer={"lr": 1e-3, "lora_rank": 4, "lora_targets": ["q_proj"]})
+
+
 def test_a_model_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no config.json or no \*.safetensors"):
         checked(tmp_path)

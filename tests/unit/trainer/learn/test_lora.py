@@ -151,7 +151,7 @@ def test_the_seed_decides_the_random_half(folder):
     ("targets", "complaint"),
     [
         (("nothing_here",), "nothing_here"),
-        (("q_proj", "v_porj"), "(?s)no v_porj.*are called .*q_proj"),
+        (("q_proj", "v_porj"), "(?s)no v_porj.*is called .*q_proj"),
         (("embed_tokens",), "embed_tokens"),
     ],
 )
