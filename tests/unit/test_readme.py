@@ -1,4 +1,4 @@
-"""What the README says of keys, faults, commands and exit codes exists, and none is left out."""
+"""What README and its pages say of keys, faults, commands and exit codes exists, and none is left out."""
 
 import re
 import tomllib
@@ -13,7 +13,15 @@ from infra.text.renderer import Renderer
 from schemas.config import RunConfig
 from schemas.storm import FaultKind, StormReport
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.relative_to(ROOT).parent.as_posix(): path.read_text(encoding="utf-8")
+    for room in ("infra", "producers", "consumers", "schemas")
+    for path in sorted((ROOT / room).rglob("*.md"))
+}
+"""Folder -> its own page, to which the README leads."""
+ALL = "\n".join([README, *PAGES.values()])
 FILES = {"py", "png"}
 """Endings of files that are named like a section: `run.py`, `reward.png`."""
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -36,8 +44,8 @@ def rows(text: str) -> Iterator[list[str]]:
 
 def code() -> str:
     """Everything that is set as code."""
-    blocks = FENCED.findall(README)
-    prose = FENCED.sub("", README)
+    blocks = FENCED.findall(ALL)
+    prose = FENCED.sub("", ALL)
     return "\n".join([*(body for _, body in blocks), *SPAN.findall(prose)])
 
 
@@ -110,5 +118,12 @@ def test_every_exit_code_is_named() -> None:
 
 
 def test_every_field_of_the_storms_report_is_explained() -> None:
-    fields = [name for row in rows(section("The storm")) for name in SPAN.findall(row[0])]
+    fields = [name for row in rows(PAGES["infra/storm"]) for name in SPAN.findall(row[0])]
     assert sorted(fields) == sorted(StormReport.model_fields)
+
+
+def test_the_readme_leads_to_every_page_and_each_link_leads_somewhere() -> None:
+    assert [folder for folder in PAGES if f"({folder}/README.md)" not in README] == []
+    for folder, text in {"": README, **PAGES}.items():
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (ROOT / folder / link).exists(), f"{folder or 'README'}: {link}"
