@@ -83,6 +83,7 @@ test: $(VLLM) $(DEV)
 	    printf '======== %s: exit code %d after %d s\n' \
 	        "$$name" $$code $$(($$(date +%s) - began)); \
 	}; \
+	part 'browser and terminal that tests drive' $(BIN)/python -m tests.packages; \
 	part 'unit tests' $(BIN)/python -m pytest tests/unit; \
 	part 'real vLLM on CPU' $(BIN)/python -m pytest -m vllm tests/contract tests/e2e; \
 	part 'everything else' $(BIN)/python -m pytest -m 'not vllm' tests --ignore=tests/unit; \

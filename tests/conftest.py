@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.broker_fixtures", "tests.processes"]
+pytest_plugins = ["tests.broker_fixtures", "tests.packages", "tests.processes"]
 
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
