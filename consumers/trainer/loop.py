@@ -114,9 +114,9 @@ class Loop:
 
     def end_line(self) -> dict[str, Any]:
         """The last line of the metrics: the books, and totals."""
-        books = self._chronicle.ledger.books()
+        books = asdict(self._chronicle.ledger.books())
         return {
-            **asdict(books),
+            **{f"ledger/{name}": count for name, count in books.items()},
             "step": self._chronicle.ledger.step,
             "version": self._chronicle.ledger.version,
             **self._tally.to_json(),

@@ -101,7 +101,7 @@ def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[st
     def count(name: str) -> int:
         if "total/trajectories" in end:
             return int(end.get(f"total/{name}", 0) + end.get(f"total/eval/{name}", 0))
-        return int(sum(line.get(f"rollout/{name}", 0) for line in steps))
+        return int(sum(line.get(f"batch/{name}", 0) for line in steps))
 
     prefilled, cached = count("tokens_prefilled"), count("tokens_cached")
     return {
@@ -121,7 +121,7 @@ def _members(end: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _ledger(end: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: end.get(name, 0) for name in LEDGER}
+    found = {name: end.get(f"ledger/{name}", 0) for name in LEDGER}
     return {name: bool(v) if name == "balanced" else int(v) for name, v in found.items()}
 
 

@@ -181,7 +181,8 @@ def _read(store: WeightStore, published: WeightsPublished, model_folder: Path) -
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
     end = list(read_metrics(folder.metrics, "end"))[-1]
-    names = ("issued", "open", "trained", "filtered", "stale", "dead", "step", "version")
+    ends = ("issued", "open", "trained", "filtered", "stale", "dead")
+    names = (*(f"ledger/{name}" for name in ends), "step", "version")
     evaluations = {x["version"]: x["eval/reward"] for x in read_metrics(folder.metrics, "eval")}
     return {
         "steps": sorted({line["step"] for line in read_metrics(folder.metrics, "step")}),

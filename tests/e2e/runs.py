@@ -199,15 +199,15 @@ class RunRecord:
         """The run is complete, every group ended once, nothing was trained twice; the end line."""
         assert self.num_steps() == steps
         (end,) = read_metrics(self.root / "metrics.jsonl", "end")
-        assert end["balanced"] is True
-        assert end["issued"] == sum(
-            end[name] for name in ("trained", "filtered", "stale", "dead", "open")
+        assert end["ledger/balanced"] is True
+        assert end["ledger/issued"] == sum(
+            end[f"ledger/{name}"] for name in ("trained", "filtered", "stale", "dead", "open")
         )
         groups = Counter(closed.group for closed in self.closed())
         assert set(groups.values()) == {1}
         ends = Counter(closed.end for closed in self.closed())
         for name in ("trained", "filtered", "stale", "dead"):
-            assert ends[name] == end[name], name
+            assert ends[name] == end[f"ledger/{name}"], name
         batches = {record.step: record for record in self.records() if isinstance(record, Batch)}
         assert sorted(batches) == list(range(1, steps + 1))
         members = Counter(member for batch in batches.values() for member in batch.members)

@@ -60,10 +60,10 @@ def _interruptions(members: Sequence[Trajectory]) -> dict[str, float]:
     """Cuts; trajectories that were cut; tokens that outlived a cut, each counted once."""
     cut = [m.rollout.progress for m in members if m.rollout.progress.interruptions]
     return {
-        "rollout/interruptions": float(sum(len(progress.interruptions) for progress in cut)),
-        "rollout/resumed": float(len(cut)),
-        "rollout/resumed_elsewhere": float(sum(p.num_resumed_elsewhere > 0 for p in cut)),
-        "rollout/tokens_carried": float(
+        "batch/interruptions": float(sum(len(progress.interruptions) for progress in cut)),
+        "batch/resumed": float(len(cut)),
+        "batch/resumed_elsewhere": float(sum(p.num_resumed_elsewhere > 0 for p in cut)),
+        "batch/tokens_carried": float(
             sum(int(p.tokens.mask_array[: p.interruptions[-1].at_token].sum()) for p in cut)
         ),
     }
@@ -76,10 +76,10 @@ def _prefills(members: Sequence[Trajectory]) -> dict[str, float]:
     prefilled = sum(one.num_prefilled for one in progress)
     cached = sum(one.num_cached for one in progress)
     return {
-        "rollout/tokens_prefilled": float(prefilled),
-        "rollout/tokens_reprefilled": float(sum(one.num_reprefilled for one in progress)),
-        "rollout/tokens_cached": float(cached),
-        "rollout/prefix_hit_rate": cached / max(prefilled + cached, 1),
+        "batch/tokens_prefilled": float(prefilled),
+        "batch/tokens_reprefilled": float(sum(one.num_reprefilled for one in progress)),
+        "batch/tokens_cached": float(cached),
+        "batch/prefix_hit_rate": cached / max(prefilled + cached, 1),
     }
 
 
@@ -95,7 +95,7 @@ def _sizes(members: Sequence[Trajectory]) -> dict[str, float]:
         "length/prompt_mean": float(np.mean(prompts)),
         "length/response_mean": float(np.mean(responses)),
         "length/response_max": float(max(responses)),
-        "rollout/truncated_frac": float(np.mean(truncated)),
+        "batch/truncated_frac": float(np.mean(truncated)),
     }
 
 
@@ -104,10 +104,10 @@ def _turns(members: Sequence[Trajectory]) -> dict[str, float]:
     turns = [sum(t.kind is TurnKind.ASSISTANT for t in one.turns) for one in progress]
     results = [result for one in progress for result in one.tool_results]
     return {
-        "rollout/turns_mean": float(np.mean(turns)),
-        "rollout/generating_s": float(np.mean([p.timings.generating_s for p in progress])),
-        "rollout/tools_s": float(np.mean([p.timings.tools_s for p in progress])),
-        "rollout/waiting_s": float(np.mean([p.timings.waiting_s for p in progress])),
+        "batch/turns_mean": float(np.mean(turns)),
+        "batch/generating_s": float(np.mean([p.timings.generating_s for p in progress])),
+        "batch/tools_s": float(np.mean([p.timings.tools_s for p in progress])),
+        "batch/waiting_s": float(np.mean([p.timings.waiting_s for p in progress])),
         "tools/calls": float(len(results)),
         "tools/errors": float(sum(not result.ok for result in results)),
         "tools/used_frac": float(np.mean([bool(one.tool_results) for one in progress])),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from consumers.trainer.batch.packing import MicroBatch
-from consumers.trainer.learn.diagnostics import Diagnostics
+from consumers.trainer.learn.diagnostics import UNKNOWN_AGE, Diagnostics
 from consumers.trainer.learn.logprobs import sampled_logprobs
 from consumers.trainer.learn.losses import Objective, token_mean
 from consumers.trainer.learn.optimizer import build_adamw, learning_rate
@@ -49,7 +49,7 @@ class StepResult:
     grad_norm: float
     """Before clipping."""
     metrics: dict[str, float]
-    """Names begin with `train/`; loss and gradient norm are among them."""
+    """Names begin with `train/` or `age/`; loss and gradient norm are among them."""
     weights_sha256: str
     """Of the master weights after the step."""
 
@@ -78,7 +78,7 @@ class Learner:
         Args:
             micro_batches: The whole batch; how it is split does not change the loss.
             step: From 1; above `step_done`. It chooses the learning rate.
-            version: Policy version of the current weights, to tell engine mismatch from drift.
+            version: Policy version of the current weights, for the tokens' ages.
 
         Raises:
             StepFailed: Loss or gradient is not finite, nothing was sampled, or memory ran out.
@@ -172,8 +172,8 @@ class Learner:
         )
         share = token_mean(loss_N, num_sampled)
         share.backward()  # type: ignore[no-untyped-call]
-        fresh_N = versions_N == (-1 if version is None else version)
-        diagnostics.add(new_N, rollout_N, advantages_N, entropies_N, fresh_N)
+        ages_N = versions_N * 0 + UNKNOWN_AGE if version is None else version - versions_N
+        diagnostics.add(new_N, rollout_N, advantages_N, entropies_N, ages_N)
         return float(share.detach())
 
     def _precision(self) -> AbstractContextManager[object]:

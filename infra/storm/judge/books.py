@@ -74,7 +74,7 @@ def last_line(folder: RunFolder) -> Counts | None:
     if not lines or lines[-1]["kind"] != "end":
         return None
     names = ("issued", "open", *CODES)
-    return Counts(**{name: int(lines[-1].get(name, -1)) for name in names})
+    return Counts(**{name: int(lines[-1].get(f"ledger/{name}", -1)) for name in names})
 
 
 def differences(found: Counts, said: Counts, who: str) -> tuple[int, list[str]]:

@@ -93,13 +93,12 @@ async def train(context: RoleContext) -> None:
         if mode == "die-once" and step == 3 and first_time(context):
             os.kill(os.getpid(), signal.SIGKILL)
         values = {"step": step, "version": step - 1, "staleness/mean": 0.5, "staleness/max": step}
-        metrics.append("step", {**values, "rollout/interruptions": 2})
+        metrics.append("step", {**values, "batch/interruptions": 2})
         if await stopped_within(context, 0.2):
             return
     metrics.append("eval", {"version": steps, "eval/reward": 0.75})
-    metrics.append(
-        "end", {"issued": 4, "trained": 3, "filtered": 1, "balanced": True, "step": steps}
-    )
+    books = {"issued": 4, "trained": 3, "filtered": 1, "balanced": True}
+    metrics.append("end", {"step": steps} | {f"ledger/{k}": v for k, v in books.items()})
     over = RunState(run_id=run_id, number=steps + 1, step=steps, wanted=Wanted.STOPPED)
     await broadcast(context, over)
 

@@ -18,8 +18,8 @@ def records_of(config: RunConfig) -> list[JournalRecord]:
 def check_books(config: RunConfig, *, steps: int) -> dict[str, Any]:
     """Balanced, every step once, nothing trained twice; returns the end line."""
     end = list(read_metrics(RunFolder.of(config).metrics, "end"))[-1]
-    assert end["balanced"] and end["open"] == 0
-    assert end["trained"] == steps * config.algorithm.groups_per_step
+    assert end["ledger/balanced"] and end["ledger/open"] == 0
+    assert end["ledger/trained"] == steps * config.algorithm.groups_per_step
     batches = [record for record in records_of(config) if isinstance(record, Batch)]
     assert [batch.step for batch in batches] == list(range(1, steps + 1))
     members = Counter(member for batch in batches for member in batch.members)

@@ -96,4 +96,4 @@ async def test_on_policy_a_damaged_version_goes_out_again(
     assert "version 1 cannot be read; version 0 serves on" in said
     assert "version 0 -> 2" in said
     (end,) = read_metrics(RunFolder.of(config).metrics, "end")
-    assert end["balanced"]
+    assert end["ledger/balanced"]

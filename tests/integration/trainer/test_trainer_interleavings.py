@@ -85,7 +85,7 @@ async def test_crash_between_journal_and_credit(recipe, spawn, connect, point: s
         assert await asyncio.to_thread(second.wait, 60) == 0
     end = check_books(config, steps=3)
     issued = [n for r in records_of(config) if isinstance(r, Issued) for n in r.groups]
-    assert issued == list(range(int(end["issued"])))
+    assert issued == list(range(int(end["ledger/issued"])))
     assert {credit.group for credit in world.credits} == set(issued)
 
 

@@ -23,8 +23,8 @@ def check_end(config, *, steps: int) -> dict[str, float]:
     """The books balance, nothing is open or dead, nothing was trained twice."""
     folder = RunFolder.of(config)
     (end,) = read_metrics(folder.metrics, "end")
-    assert end["balanced"] and end["open"] == 0 and end["dead"] == 0
-    assert end["trained"] == steps * config.algorithm.groups_per_step
+    assert end["ledger/balanced"] and end["ledger/open"] == 0 and end["ledger/dead"] == 0
+    assert end["ledger/trained"] == steps * config.algorithm.groups_per_step
     records = [entry.record for entry in JournalReader(folder.journal).records()]
     members = [m for record in records if isinstance(record, Batch) for m in record.members]
     assert len(members) == len(set(members))

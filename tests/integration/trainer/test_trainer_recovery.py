@@ -215,7 +215,7 @@ async def test_told_to_leave_it_saves_and_the_run_stays_open(recipe, spawn, conn
         assert await asyncio.to_thread(child.wait, 60) == 0
         assert not world.over
         (end,) = read_metrics(RunFolder.of(config).metrics, "end")
-        assert end["balanced"] and end["step"] < 8
+        assert end["ledger/balanced"] and end["step"] < 8
         assert (RunFolder.of(config).checkpoints / f"step_{end['step']}").is_dir()
         child = spawn(config, resume=True)
         await world.until(lambda: world.over, 100)

@@ -75,7 +75,7 @@ async def test_on_policy_an_unreadable_version_goes_out_again(recipe, trainer, c
     batches = [record for record in records if isinstance(record, Batch)]
     assert [(batch.step, batch.version) for batch in batches] == [(1, 0), (2, 2), (3, 3)]
     (end,) = read_metrics(RunFolder.of(config).metrics, "end")
-    assert end["balanced"] and end["version"] == 4
+    assert end["ledger/balanced"] and end["version"] == 4
 
 
 @pytest.mark.timeout(120)
@@ -128,4 +128,4 @@ async def test_a_trainer_that_dies_around_that_resumes_the_same(
     batches = [record for record in records if isinstance(record, Batch)]
     assert [(batch.step, batch.version) for batch in batches] == [(1, 0), (2, 2), (3, 3)]
     lines = list(read_metrics(RunFolder.of(config).metrics, "end"))
-    assert lines[-1]["balanced"] and lines[-1]["version"] == 4
+    assert lines[-1]["ledger/balanced"] and lines[-1]["version"] == 4

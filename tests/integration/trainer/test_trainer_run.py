@@ -25,14 +25,17 @@ async def test_steps_run_and_the_books_balance(recipe, trainer, connect) -> None
     steps = list(read_metrics(folder.metrics, "step"))
     assert [line["step"] for line in steps] == [1, 2, 3, 4]
     (end,) = read_metrics(folder.metrics, "end")
-    assert end["balanced"] and end["trained"] == 8
-    assert end["issued"] == end["trained"] + end["filtered"] + end["dead"] + end["open"]
+    assert end["ledger/balanced"] and end["ledger/trained"] == 8
+    assert (
+        end["ledger/issued"]
+        == end["ledger/trained"] + end["ledger/filtered"] + end["ledger/dead"] + end["ledger/open"]
+    )
     assert [weights.version for weights in world.published] == [0, 1, 2, 3, 4]
     batches = [e.record for e in JournalReader(folder.journal).records()]
     members = [m for record in batches if isinstance(record, Batch) for m in record.members]
     assert len(members) == len(set(members))
     numbers = [credit.group for credit in world.credits]
-    assert sorted(numbers) == list(range(end["issued"]))
+    assert sorted(numbers) == list(range(end["ledger/issued"]))
 
 
 async def test_failures_duplicates_and_equal_rewards_end_where_they_belong(
@@ -55,7 +58,7 @@ async def test_failures_duplicates_and_equal_rewards_end_where_they_belong(
 
     folder = RunFolder.of(config)
     (end,) = read_metrics(folder.metrics, "end")
-    assert end["balanced"] and end["trained"] == 6 and end["stale"] == 0
+    assert end["ledger/balanced"] and end["ledger/trained"] == 6 and end["ledger/stale"] == 0
     ends: dict[int, str] = {}
     for entry in JournalReader(folder.journal).records():
         for closed in getattr(entry.record, "closed", ()):
@@ -167,6 +170,6 @@ async def test_pause_and_stop(recipe, trainer, connect) -> None:
         assert await asyncio.wait_for(trainer(config, resume=True), 60) == 0
         await world.until(lambda: world.over)
     end = list(read_metrics(RunFolder.of(config).metrics, "end"))[-1]
-    assert end["balanced"] and end["trained"] == 12 and end["open"] == 0
+    assert end["ledger/balanced"] and end["ledger/trained"] == 12 and end["ledger/open"] == 0
     steps = [r.step for r in records_of(config) if isinstance(r, Stepped)]
     assert steps == [1, 2, 3, 4, 5, 6]

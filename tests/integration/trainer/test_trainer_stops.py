@@ -99,5 +99,10 @@ async def test_a_step_that_fails_twice_stops_it_and_can_be_skipped(
     (skipped,) = [r for r in records if isinstance(r, Skipped)]
     assert "mat1 and mat2" in skipped.reason and len(skipped.groups) == 2
     end = list(read_metrics(RunFolder.of(config).metrics, "end"))[-1]
-    assert (end["balanced"], end["trained"], end["dead"], end["open"]) == (True, 8, 2, 0)
+    assert (
+        end["ledger/balanced"],
+        end["ledger/trained"],
+        end["ledger/dead"],
+        end["ledger/open"],
+    ) == (True, 8, 2, 0)
     assert not (RunFolder.of(config).root / "failed_step.json").exists()

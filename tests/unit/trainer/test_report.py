@@ -12,7 +12,7 @@ VALUES = {
     "groups/dead": 2,
     "staleness/mean": 0.8,
     "staleness/max": 1.0,
-    "rollout/interruptions": 3,
+    "batch/interruptions": 3,
     "arrived/interruptions": 7,
     "train/loss": 0.0123,
     "train/entropy": 0.41,

@@ -25,15 +25,19 @@ def step(number: int, **values: Any) -> dict[str, Any]:
     return {"kind": "step", "step": number, "version": number - 1, **values}
 
 
+def end(**books: int) -> dict[str, object]:
+    return {"kind": "end", **{f"ledger/{name}": count for name, count in books.items()}}
+
+
 def batch(number: int, *members: str) -> Batch:
     return Batch(step=number, version=0, groups=(), members=members, closed=(), releases=0)
 
 
 def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    counts = {"rollout/resumed": 3, "rollout/resumed_elsewhere": 1, "rollout/interruptions": 4}
-    tokens = {"rollout/tokens_carried": 50, "rollout/tokens_reprefilled": 80}
-    tokens |= {"rollout/tokens_prefilled": 90, "rollout/tokens_cached": 30}
+    counts = {"batch/resumed": 3, "batch/resumed_elsewhere": 1, "batch/interruptions": 4}
+    tokens = {"batch/tokens_carried": 50, "batch/tokens_reprefilled": 80}
+    tokens |= {"batch/tokens_prefilled": 90, "batch/tokens_cached": 30}
     lines(
         folder.metrics,
         {"kind": "eval", "version": 0, "eval/reward": 0.05},
@@ -41,8 +45,8 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
         step(2, **counts, **{"staleness/mean": 9.0, "staleness/max": 9}),
         step(2, **counts, **{"staleness/mean": 1.0, "staleness/max": 2}),
         {"kind": "eval", "version": 2, "eval/reward": 0.95},
-        {"kind": "end", "issued": 9, "trained": 4, "filtered": 3, "stale": 1, "dead": 1, "open": 0}
-        | {"balanced": True, "total/failed": 5, "total/replaced": 2, "total/late": 1},
+        end(issued=9, trained=4, filtered=3, stale=1, dead=1, open=0, balanced=True)
+        | {"total/failed": 5, "total/replaced": 2, "total/late": 1},
     )
     lines(
         tmp_path / "resources.jsonl",
@@ -96,8 +100,8 @@ def test_the_totals_of_the_end_count_what_was_not_trained_too(tmp_path: Path) ->
     totals |= {"total/resumed_elsewhere": 3, "total/tokens_carried": 40}
     lines(
         folder.metrics,
-        step(1, **{"rollout/interruptions": 4}),
-        {"kind": "end", "issued": 1, "trained": 1, "balanced": True, **totals},
+        step(1, **{"batch/interruptions": 4}),
+        end(issued=1, trained=1, balanced=True) | totals,
     )
     summary = summarise(folder)
     assert (summary["interruptions"], summary["snapshots_resumed_elsewhere"]) == (9, 3)

@@ -221,7 +221,8 @@ class RunMaker:
         books = self.ledger.books()
         line = {"issued": books.issued, "open": books.open, "trained": books.trained}
         line |= {"filtered": books.filtered, "stale": books.stale, "dead": books.dead}
-        MetricsFile(self.folder.metrics).append("end", line | changes)
+        named = {f"ledger/{name}": count for name, count in (line | changes).items()}
+        MetricsFile(self.folder.metrics).append("end", named)
 
     def judged(self, faults=(), drained=(), undisturbed=None, due=0) -> StormReport:
         """The verdict on what lies there."""

@@ -70,7 +70,7 @@ def test_rewards_lengths_and_truncation():
         "length/prompt_mean": 1.5,
         "length/response_mean": 3.5,
         "length/response_max": 4.0,
-        "rollout/truncated_frac": 0.5,
+        "batch/truncated_frac": 0.5,
     }
     assert {name: stats[name] for name in expected} == expected
 
@@ -90,11 +90,11 @@ def test_interruptions_count_each_carried_token_once():
     never_cut = trajectory(index=2, token_ids=[5] * 3, mask=[0, 1, 1])
     stats = batch_stats([Group.of(0, [twice_cut, once_cut, never_cut])], 0)
     expected = {
-        "rollout/interruptions": 3.0,
-        "rollout/resumed": 2.0,
-        "rollout/resumed_elsewhere": 1.0,
-        "rollout/tokens_carried": 5.0,
-        "rollout/tokens_reprefilled": 11.0,
+        "batch/interruptions": 3.0,
+        "batch/resumed": 2.0,
+        "batch/resumed_elsewhere": 1.0,
+        "batch/tokens_carried": 5.0,
+        "batch/tokens_reprefilled": 11.0,
     }
     assert {name: stats[name] for name in expected} == expected
 
@@ -105,11 +105,11 @@ def test_what_was_found_in_a_prefix_cache_is_a_share_of_all_that_was_asked_for()
     computed = trajectory(index=1, **rows, num_prefilled=4)
     group = Group.of(0, [found, computed])
     stats = batch_stats([group], 0)
-    assert stats["rollout/tokens_prefilled"] == 14.0
-    assert stats["rollout/tokens_cached"] == 26.0
-    assert stats["rollout/prefix_hit_rate"] == 0.65
+    assert stats["batch/tokens_prefilled"] == 14.0
+    assert stats["batch/tokens_cached"] == 26.0
+    assert stats["batch/prefix_hit_rate"] == 0.65
     unknown = [trajectory(index=index, **rows) for index in range(2)]
-    assert batch_stats([Group.of(0, unknown)], 0)["rollout/prefix_hit_rate"] == 0.0
+    assert batch_stats([Group.of(0, unknown)], 0)["batch/prefix_hit_rate"] == 0.0
 
 
 def test_turns_and_tools():
@@ -130,7 +130,7 @@ def test_turns_and_tools():
         trajectory(index=1, token_ids=[5] * 2, mask=[0, 1]),
     ]
     stats = batch_stats([Group.of(0, members)], 0)
-    assert stats["rollout/turns_mean"] == 1.0
+    assert stats["batch/turns_mean"] == 1.0
     assert stats["tools/calls"] == 2.0
     assert stats["tools/errors"] == 1.0
     assert stats["tools/used_frac"] == 0.5
