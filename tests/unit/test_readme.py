@@ -1,4 +1,4 @@
-"""What README and its pages say of keys, faults, commands and exit codes exists; none is left out."""
+"""What README and its pages say of keys, faults, commands, exit codes exists; none is left out."""
 
 import re
 import tomllib
