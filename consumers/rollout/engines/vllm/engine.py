@@ -2,7 +2,8 @@
 
 generate  -> add_request; chunks are cut where vLLM's weight version changes
 interrupt -> abort: vLLM's own last output brings every token that had arrived
-load      -> check -> pause(keep) -> copy in the workers -> name the version -> resume
+load      -> check -> pause(keep) -> copy in the workers, or vLLM's own reload where they quantise
+             -> name the version -> resume
 """
 
 import asyncio
@@ -24,7 +25,13 @@ from consumers.rollout.engines.base import (
 from consumers.rollout.engines.options import TAKEN
 from consumers.rollout.engines.vllm.loading import Loading
 from consumers.rollout.engines.vllm.processes import end_all, uninterrupted, watched
-from consumers.rollout.engines.vllm.setup import check_options, engine_arguments, prepare_import
+from consumers.rollout.engines.vllm.reloading import Reloading
+from consumers.rollout.engines.vllm.setup import (
+    check_options,
+    engine_arguments,
+    is_quantised,
+    prepare_import,
+)
 from infra.roles.errors import WarrenError
 from infra.weights.prepared import PreparedWeights, ServedWeights
 
@@ -89,7 +96,8 @@ class VllmEngine:
         self._max_model_len = max_model_len
         self._engine: Any = None
         self._vocab_size = 0
-        self._loading = Loading(self._call)
+        quantised = is_quantised(options)
+        self._loading = Reloading(self._call, dtype) if quantised else Loading(self._call)
         self._processes: list[int] = []
         self._served = ServedWeights(version=-1, fingerprint="")
         self._salt = 0

@@ -43,7 +43,8 @@ class Loading:
             EngineFailed: It holds something else than the folder under these names.
         """
         self._layout = joined(await self._call("warren_layout"))
-        answers = await self._call("warren_differing", args=(_paths(folder),))
+        paths = [str(path) for path in safetensors_in(folder)]
+        answers = await self._call("warren_differing", args=(paths,))
         if wrong := sorted({name for answer in answers for name in answer}):
             raise EngineFailed(
                 f"vLLM holds {', '.join(wrong[:3])} otherwise than {folder}, in {len(wrong)} of "
@@ -59,9 +60,10 @@ class Loading:
             WeightsRefused: They do not fit, or their files cannot be read.
         """
         check_layout(self._layout, weights)
+        paths = [str(path) for path in files_of(weights)]
         cast = not weights.files
         for answer in await self._call(
-            "warren_check", args=(_files(weights), self._names(weights), cast)
+            "warren_check", args=(paths, self._layout, self._names(weights), cast)
         ):
             if answer:
                 raise WeightsRefused(f"version {weights.version}: {answer}")
@@ -75,12 +77,8 @@ class Loading:
         names = self._names(weights)
         kept = {} if names is None else self._entries
         self._entries = {}
-        try:
-            answers = await self._call("warren_load", args=(_files(weights), names))
-        except Exception as error:  # the boundary: vLLM raises whatever its workers met
-            raise EngineFailed(
-                f"version {weights.version} was loaded in part: {type(error).__name__}: {error}"
-            ) from error
+        paths = [str(path) for path in files_of(weights)]
+        answers = await self._worked(f"version {weights.version}", "warren_load", (paths, names))
         wrong = {name for answer in answers for name in answer["differing"]}
         measured: dict[str, str] = {}
         for answer in answers:
@@ -101,6 +99,15 @@ class Loading:
         self._entries = entries
         return fingerprint
 
+    async def _worked(self, what: str, method: str, args: tuple[Any, ...]) -> list[Any]:
+        """Call what changes the workers' weights."""
+        try:
+            return await self._call(method, args=args)
+        except Exception as error:  # the boundary: vLLM raises whatever its workers met
+            raise EngineFailed(
+                f"{what} was loaded in part: {type(error).__name__}: {error}"
+            ) from error
+
     def _names(self, weights: PreparedWeights) -> list[str] | None:
         """Tensors that have to be copied; None: all."""
         if weights.changed is None or not self._entries:
@@ -110,12 +117,14 @@ class Loading:
         return sorted(weights.changed & self._layout.keys())
 
 
-def _files(weights: PreparedWeights) -> list[str]:
-    return [str(path) for path in weights.files] or _paths(weights.model_folder)
+def files_of(weights: PreparedWeights) -> Sequence[Path]:
+    """Of a version, or of the model folder that it starts from."""
+    return weights.files or safetensors_in(weights.model_folder)
 
 
-def _paths(folder: Path) -> list[str]:
-    return [str(path) for path in sorted(folder.glob("*.safetensors"))]
+def safetensors_in(folder: Path) -> list[Path]:
+    """The files of a model folder that hold its weights."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 def joined(answers: Iterable[Iterable[_Slice]]) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -57,7 +57,7 @@ _ONE = {
     "nnodes": "a worker serves a model on the devices of one machine",
 }
 """Option that must be 1 -> what to do instead."""
-_QUANTISED = ("quantization", "quantization_config")
+_QUANTISED = {"quantization": str, "quantization_config": dict}
 _KV_BLOCK = 32
 """Tokens that are cached, and found again, at once. The least for which vLLM's CPU kernels are the
 fast ones; of its own 128, prompts that are shorter are never found."""
@@ -81,12 +81,12 @@ def check_options(options: dict[str, Any]) -> None:
     for name, instead in _ONE.items():
         if options.get(name, 1) != 1:
             raise ConfigError(f"rollout.engine_options.{name} is {options[name]}", hint=instead)
-    for name in _QUANTISED:
-        if options.get(name) is not None:
+    for name, kind in _QUANTISED.items():
+        if options.get(name) is not None and not isinstance(options[name], kind):
             raise ConfigError(
                 f"rollout.engine_options.{name} is {options[name]!r}",
-                hint="every version comes in [model] dtype and is proved as it is served; "
-                "quantised parameters hold other bytes than those",
+                hint="quantization is the name of one of vLLM's methods that quantise while they "
+                "load, quantization_config a table of what goes with it",
             )
     parallel = options.get("tensor_parallel_size", 1)
     if type(parallel) is not int or parallel < 1:
@@ -106,6 +106,11 @@ def check_options(options: dict[str, Any]) -> None:
         raise ConfigError(
             f"kv_cache is {options['kv_cache']!r}, must be 'recompute' or 'keep'",
         )
+
+
+def is_quantised(options: dict[str, Any]) -> bool:
+    """Whether vLLM is to hold weights in another form than they are published in."""
+    return any(options.get(name) is not None for name in _QUANTISED)
 
 
 def _check_memory(options: dict[str, Any]) -> None:
@@ -167,7 +172,8 @@ def engine_arguments(
     """vLLM's `AsyncEngineArgs`. Imports vLLM.
 
     Raises:
-        ConfigError: vLLM knows no such option, or the model cannot be cut into that many slices.
+        ConfigError: vLLM knows no such option or quantisation, the model is quantised itself, or it
+            cannot be cut into that many slices.
     """
     import torch
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -184,6 +190,7 @@ def engine_arguments(
     }
     parallel = options.get("tensor_parallel_size", 1)
     check_slices(folder, parallel)
+    check_unquantised(folder)
     if on_cpu:
         arguments |= {
             "enforce_eager": True,
@@ -215,7 +222,22 @@ def engine_arguments(
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": ("consumers.rollout.engines.vllm.worker.WarrenWorkerExtension"),
     }
-    return AsyncEngineArgs(**arguments)
+    made = AsyncEngineArgs(**arguments)
+    _check_method(options.get("quantization"))
+    return made
+
+
+def _check_method(name: str | None) -> None:
+    """Refuse a quantisation that vLLM does not know; packages were asked for theirs before."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    if name is not None and name not in QUANTIZATION_METHODS:
+        raise ConfigError(
+            f"rollout.engine_options.quantization is {name!r}, vLLM knows "
+            f"{', '.join(sorted(QUANTIZATION_METHODS))}",
+            hint="a package adds its own by an entry point in vllm.general_plugins that calls "
+            "register_quantization_config",
+        )
 
 
 def cache_bytes(folder: Path, dtype: str, slots: int, max_model_len: int, parallel: int = 1) -> int:
@@ -248,6 +270,18 @@ def check_slices(folder: Path, parallel: int) -> None:
         )
 
 
+def check_unquantised(folder: Path) -> None:
+    """Refuse a model that lies quantised in its folder; raises `ConfigError`."""
+    config = _text_config(folder)
+    if found := config.get("quantization_config") or config.get("compression_config"):
+        raise ConfigError(
+            f"the model in {folder} is quantised itself ({found.get('quant_method', 'unknown')}), "
+            "versions come in [model] dtype",
+            hint="train from unquantised weights, and let vLLM quantise them while it loads: "
+            "rollout.engine_options.quantization",
+        )
+
+
 def _text_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return dict(config.get("text_config", config))
+    return {**config, **config.get("text_config", {})}

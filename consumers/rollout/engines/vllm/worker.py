@@ -1,4 +1,5 @@
-"""What runs inside vLLM's workers: weights replaced in place, and measured by their own names.
+"""What runs inside vLLM's workers: weights replaced in place, and measured by their own names; or,
+where they are quantised, given to vLLM's own loader once more.
 
 Imported by vLLM in each worker process before the model is loaded. An extension rather than one
 of vLLM's weight transfer engines: those are told in three calls that answer nothing, while here
@@ -16,12 +17,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from vllm.config import set_current_vllm_config
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
 )
 from vllm.platforms import current_platform
 
+from consumers.rollout.engines.vllm.reload import digest, reload, shared
 from consumers.rollout.engines.vllm.setup import OWNER
 from consumers.rollout.engines.vllm.shards import Shard, differing, shards_of
 from infra.weights.fingerprint import TIED_HEAD, entries_of
@@ -68,6 +71,8 @@ class WarrenWorkerExtension:
     """Mixed into vLLM's worker; called by name through `collective_rpc`, between two steps."""
 
     model_runner: Any
+    model_config: Any
+    vllm_config: Any
 
     def warren_pids(self) -> tuple[int, int]:
         """Of this worker, and of the process that started it."""
@@ -79,7 +84,7 @@ class WarrenWorkerExtension:
         return [
             (
                 shard.name,
-                str(shard.held.dtype).removeprefix("torch."),
+                _named(shard.held.dtype),
                 list(shard.shape),
                 shard.dim,
                 shard.start,
@@ -92,11 +97,18 @@ class WarrenWorkerExtension:
         """Names of which this worker holds other bytes than the files, cast to its dtype."""
         return differing(self._warren_shards(), _mapped(paths))
 
-    def warren_check(self, paths: list[str], names: list[str] | None, cast: bool) -> str:
+    def warren_check(
+        self,
+        paths: list[str],
+        layout: dict[str, tuple[str, list[int]]],
+        names: list[str] | None,
+        cast: bool,
+    ) -> str:
         """What is wrong with files that are to be loaded; empty: nothing.
 
         Args:
             paths: Safetensors files, together one version.
+            layout: Dtype and shape of what was published, by name.
             names: Tensors that will be copied; None: all.
             cast: Whether another dtype is converted rather than refused.
         """
@@ -104,15 +116,14 @@ class WarrenWorkerExtension:
             published = _mapped(paths)
         except (OSError, SafetensorError) as error:
             return f"the files cannot be read: {error}"
-        shards = self._warren_shards()
         wrong = [
-            shard.name
-            for shard in _chosen(shards, names)
-            if (given := published.get(shard.name)) is None
-            or tuple(given.shape) != shard.shape
-            or (given.dtype != shard.held.dtype and not cast)
+            name
+            for name in (layout if names is None else names)
+            if (given := published.get(name)) is None
+            or list(given.shape) != list(layout[name][1])
+            or (_named(given.dtype) != layout[name][0] and not cast)
         ]
-        wrong += published.keys() - {shard.name for shard in shards} - {TIED_HEAD}
+        wrong += published.keys() - layout.keys() - {TIED_HEAD}
         return f"the files do not fit: {', '.join(sorted(wrong)[:5])}" if wrong else ""
 
     def warren_load(self, paths: list[str], names: list[str] | None) -> dict[str, Any]:
@@ -130,6 +141,43 @@ class WarrenWorkerExtension:
                 shard.held.copy_(shard.of(published[shard.name]))
         return _measured(shards, published)
 
+    def warren_formats(self, paths: list[str], dtype: str) -> list[tuple[str, str, list[int]]]:
+        """Name, dtype and shape of what is loaded from files, and of every version after them.
+
+        Args:
+            paths: Safetensors files of a model folder.
+            dtype: That floating-point tensors are converted to.
+        """
+        leaving = shared(self.model_runner.get_model())
+        return [
+            (name, _named(tensor.dtype), list(tensor.shape))
+            for name, tensor in _converted(_mapped(paths), dtype).items()
+            if name not in leaving
+        ]
+
+    def warren_digest(self) -> str:
+        """Of what this worker holds, in whatever form."""
+        return digest(self.model_runner.get_model())
+
+    def warren_reload(self, paths: list[str], dtype: str) -> dict[str, Any]:
+        """Let vLLM load checked files once more, and measure what it was given and what it holds.
+
+        Args:
+            paths: Safetensors files, together one version.
+            dtype: That floating-point tensors are converted to.
+
+        Returns:
+            `entries` of the tensors of which this worker has to say them; `missing`: names of
+            parameters that were left as they were; `held`: as `warren_digest`.
+        """
+        given = _converted(_mapped(paths), dtype)
+        model = self.model_runner.get_model()
+        with set_current_vllm_config(self.vllm_config):
+            missing = reload(model, self.model_config, given.items())
+        rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+        said = {name: given[name] for name in sorted(given)[rank::size]}
+        return {"entries": entries_of(said), "missing": missing, "held": digest(model)}
+
     def _warren_shards(self) -> list[Shard]:
         return list(shards_of(self.model_runner.get_model()))
 
@@ -141,6 +189,18 @@ def _mapped(paths: list[str]) -> dict[str, torch.Tensor]:
         with safe_open(Path(path), framework="pt") as file:
             published.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     return published
+
+
+def _converted(published: dict[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
+    target = getattr(torch, dtype)
+    return {
+        name: tensor.to(target) if tensor.is_floating_point() else tensor
+        for name, tensor in published.items()
+    }
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _chosen(shards: list[Shard], names: list[str] | None) -> list[Shard]:

@@ -1,6 +1,7 @@
 """How vLLM is started: versions, environment, options; none of it needs vLLM."""
 
 import importlib.metadata
+import json
 import os
 
 import pytest
@@ -60,8 +61,8 @@ def test_a_missing_vllm_says_how_to_get_it(installed):
         ({"pipeline_parallel_size": 2}, "tensor_parallel_size"),
         ({"data_parallel_size": 2}, "more workers"),
         ({"nnodes": 2}, "one machine"),
-        ({"quantization": "fp8"}, "other bytes"),
-        ({"quantization_config": {"linear": "fp8"}}, "other bytes"),
+        ({"quantization": 8}, "name of one"),
+        ({"quantization_config": "fp8_per_channel"}, "a table"),
         ({"distributed_executor_backend": "ray"}, "use uni or mp"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "use mp"),
         ({"gpu_memory_utilization": 0.0}, "share"),
@@ -82,6 +83,24 @@ def test_options_of_vllm_pass(installed):
     vllm_setup.check_options({"gpu_memory_utilization": 0.5, "kv_cache": "keep"})
     vllm_setup.check_options({"tensor_parallel_size": 4, "distributed_executor_backend": "mp"})
     vllm_setup.check_options({"pipeline_parallel_size": 1, "quantization": None})
+    vllm_setup.check_options({"quantization": "fp8_per_channel", "quantization_config": {}})
+
+
+@pytest.mark.parametrize("options", [{"quantization": "a"}, {"quantization_config": {}}])
+def test_either_option_quantises(options):
+    assert vllm_setup.is_quantised(options)
+    assert not vllm_setup.is_quantised(dict.fromkeys(options))
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_a_model_that_is_quantised_itself_is_refused(tmp_path, outer):
+    quantised = {"quantization_config": {"quant_method": "awq"}}
+    config = quantised | {"text_config": {}} if outer else {"text_config": quantised}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"quantised itself \(awq\)"):
+        vllm_setup.check_unquantised(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {}}))
+    vllm_setup.check_unquantised(tmp_path)
 
 
 def test_a_model_that_cannot_be_cut_into_equal_slices_is_refused(tmp_path):

@@ -1,0 +1,85 @@
+"""The contract, where what is served is not what was published."""
+
+import pytest
+
+from infra.weights.fingerprint import fingerprint
+from tests.contract.harness import prompt, request, run, scored
+from tests.contract.test_generation import (
+    test_a_first_prompt_of_two_tokens_is_survived,
+    test_logprobs_are_the_models_own,
+    test_many_at_once_do_not_disturb_each_other,
+)
+from tests.contract.test_interruption import (
+    test_many_cut_anywhere_go_on_as_if_uncut,
+    test_the_queued_end_with_nothing,
+    test_the_running_keep_every_token,
+)
+from tests.contract.test_vllm_files import (
+    test_files_damaged_after_they_were_prepared_are_refused,
+)
+from tests.contract.test_weight_files import (
+    test_a_delta_on_something_else_is_loaded_as_a_whole,
+    test_a_delta_on_what_is_served,
+    test_another_checksum_is_refused_and_the_old_serves,
+    test_deltas_one_after_the_other_and_back,
+    test_what_is_damaged_is_refused_and_the_old_serves,
+)
+from tests.contract.test_weight_swap import (
+    test_a_head_that_repeats_the_embedding_is_welcome,
+    test_a_prefix_computed_with_old_weights_is_never_used,
+    test_a_swap_changes_every_later_turn_and_swaps_back,
+    test_requests_made_during_a_swap_are_served_after_it,
+    test_the_running_go_on_under_the_new_weights_from_one_token_to_the_next,
+    test_the_two_models_differ_enough_for_these_tests,
+    test_what_does_not_fit_is_refused_and_the_old_serves,
+)
+
+__all__ = [
+    "test_a_delta_on_something_else_is_loaded_as_a_whole",
+    "test_a_delta_on_what_is_served",
+    "test_a_first_prompt_of_two_tokens_is_survived",
+    "test_a_head_that_repeats_the_embedding_is_welcome",
+    "test_a_prefix_computed_with_old_weights_is_never_used",
+    "test_a_swap_changes_every_later_turn_and_swaps_back",
+    "test_another_checksum_is_refused_and_the_old_serves",
+    "test_deltas_one_after_the_other_and_back",
+    "test_files_damaged_after_they_were_prepared_are_refused",
+    "test_logprobs_are_the_models_own",
+    "test_many_at_once_do_not_disturb_each_other",
+    "test_many_cut_anywhere_go_on_as_if_uncut",
+    "test_requests_made_during_a_swap_are_served_after_it",
+    "test_the_queued_end_with_nothing",
+    "test_the_running_go_on_under_the_new_weights_from_one_token_to_the_next",
+    "test_the_running_keep_every_token",
+    "test_the_two_models_differ_enough_for_these_tests",
+    "test_what_does_not_fit_is_refused_and_the_old_serves",
+    "test_what_is_damaged_is_refused_and_the_old_serves",
+]
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.vllm,
+    pytest.mark.timeout(300),  # several processes import vLLM before the first
+]
+
+
+async def held(served) -> list[str]:
+    return await served.engine._call("warren_digest")
+
+
+async def test_the_fingerprint_is_what_was_published_and_what_is_held_follows_from_it(served):
+    found = []
+    for version in (0, 1, 0, 1):
+        await served.engine.load_weights(served.weights[version])
+        given = served.weights[version]
+        assert served.engine.serving().fingerprint == given.fingerprint
+        assert given.fingerprint == fingerprint(given.tensors)
+        found.append(await held(served))
+    assert found[0] == found[2] != found[1] == found[3]
+
+
+async def test_rounding_is_what_the_logprobs_show(served, originals):
+    """The published weights themselves would give others."""
+    turn = await run(served.engine, request("o", prompt(9), max_tokens=40))
+    other = scored(originals[0], prompt(9), turn.token_ids)
+    assert max(abs(a - b) for a, b in zip(turn.logprobs, other, strict=True)) > 0.005
