@@ -18,7 +18,10 @@ ROLES = {
 }
 """Role -> the module that offers `run(config)` and `check(config)`; imported when it is started."""
 
-TOOLS = {"ledger": "consumers.trainer.telling.command"}
+TOOLS = {
+    "ledger": "consumers.trainer.telling.command",
+    "replay step": "consumers.trainer.replay.command",
+}
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 
 

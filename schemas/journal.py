@@ -25,6 +25,8 @@ class Opened(Frozen):
     """Last segment of the history that this incarnation continues; empty at the run's start."""
     previous_bytes: Count = 0
     """How much of it counts. What an older incarnation wrote behind it is ignored."""
+    config: dict[str, Any] = {}
+    """The recipe of this incarnation, its broker's password hidden."""
 
 
 class Issued(Frozen):
@@ -120,6 +122,19 @@ class GroupsClosed(Frozen):
     closed: tuple[Closed, ...]
 
 
+class RanOn(Frozen):
+    """What computed a step: what its last bits may depend on, beside the program."""
+
+    torch: str
+    """Version."""
+    device: str
+    """`cpu`, or the accelerator's name."""
+    num_threads: Count
+    """Of torch."""
+    cpu: str
+    """Its model, and the vector instructions in use."""
+
+
 class Stepped(Frozen):
     """A step was done: what replay compares with."""
 
@@ -128,6 +143,7 @@ class Stepped(Frozen):
     loss: float
     grad_norm: float
     weights_sha256: str
+    ran_on: RanOn | None = None
 
 
 class Skipped(Frozen):

@@ -22,15 +22,27 @@ from infra.runs.journal_reader import Position
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SavedState:
-    """What a checkpoint says beside the learner's own."""
+    """What is known beside the learner's own: at a checkpoint, or at the run's start."""
 
     run_id: str
-    position: Position
+    position: Position | None
+    """In the journal; None is its beginning."""
     ledger: Ledger
     evaluations: Evaluations
     tally: Tally
+
+    @classmethod
+    def at_start(cls, rules: Rules) -> "SavedState":
+        """Before the first record."""
+        return cls(
+            run_id="",
+            position=None,
+            ledger=Ledger(rules),
+            evaluations=Evaluations(),
+            tally=Tally(),
+        )
 
 
 class Saver:
@@ -128,23 +140,34 @@ def restore(folder: Path, learner: Learner, rules: Rules) -> SavedState | None:
     """
     for path in reversed(step_folders(folder)):
         try:
-            restored = checkpoints.load(path, learner)
+            saved = load(path, learner, rules)
         except checkpoints.CheckpointUnusable as error:
             aside = path.with_name(f".{path.name}.damaged")
             logger.warning("setting %s aside as %s: %s", path.name, aside.name, error)
             path.rename(aside)
             continue
-        _check_config(restored.config, learner)
-        extra = restored.extra
         logger.info("resuming from %s", path)
-        return SavedState(
-            run_id=extra["run_id"],
-            position=Position(*extra["position"]),
-            ledger=Ledger.from_json(extra["ledger"], rules),
-            evaluations=Evaluations.from_json(extra["evaluations"]),
-            tally=Tally(extra["tally"]),
-        )
+        return saved
     return None
+
+
+def load(path: Path, learner: Learner, rules: Rules) -> SavedState:
+    """Load one checkpoint into the learner; changes nothing on disk.
+
+    Raises:
+        CheckpointUnusable: It is damaged.
+        ConfigError: The learner's recipe is one that the open groups cannot survive.
+    """
+    restored = checkpoints.load(path, learner)
+    _check_config(restored.config, learner)
+    extra = restored.extra
+    return SavedState(
+        run_id=extra["run_id"],
+        position=Position(*extra["position"]),
+        ledger=Ledger.from_json(extra["ledger"], rules),
+        evaluations=Evaluations.from_json(extra["evaluations"]),
+        tally=Tally(extra["tally"]),
+    )
 
 
 def _check_config(saved: dict[str, Any], learner: Learner) -> None:

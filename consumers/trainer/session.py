@@ -28,6 +28,7 @@ from consumers.trainer.steering.fleet import Fleet
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
 from infra.roles.context import RoleContext
+from infra.roles.settings import as_json_tree
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
@@ -110,6 +111,7 @@ class Session:
             step=learner.step_done,
             previous_segment=recovered.end.segment if recovered else "",
             previous_bytes=recovered.end.offset if recovered else 0,
+            config=dict(as_json_tree(ctx.config)),
         )
         fence.check()
         chronicle = Chronicle(

@@ -73,6 +73,7 @@ def stepped(result: StepResult) -> Stepped:
         loss=result.loss,
         grad_norm=result.grad_norm,
         weights_sha256=result.weights_sha256,
+        ran_on=result.ran_on,
     )
 
 

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.roles.errors import WarrenError
 from infra.runs.frames import (
+    MAGIC,
     PREFIX_BYTES,
     DamagedFrame,
     Frame,
@@ -26,10 +27,11 @@ from infra.runs.frames import (
     read_frame,
     read_frames,
 )
-from schemas.journal import JournalRecord, Opened
+from schemas.journal import Arrived, JournalRecord, Opened
 
 _NAME = re.compile(r"(\d{6})-(\d{6})\.journal")
 _RECORD: TypeAdapter[JournalRecord] = TypeAdapter(JournalRecord)
+_ROLLOUT_ID = re.compile(rb'"rollout_id":"([a-z]{0,8}[0-9]{1,12}\.[0-9]{1,9})"')
 
 
 class JournalCorrupt(WarrenError):
@@ -41,6 +43,26 @@ class Position(NamedTuple):
 
     segment: str
     offset: int
+
+
+class RecordCorrupt(JournalCorrupt):
+    """One record is not the one that was written.
+
+    Attributes:
+        reason: What is wrong with it.
+        position: Where it begins.
+        rollout_id: Whose it is as far as its bytes still tell, empty when they do not.
+    """
+
+    def __init__(self, path: Path, offset: int, reason: str, *, rollout_id: str = "") -> None:
+        whose = f", in what came of rollout {rollout_id}" if rollout_id else ""
+        super().__init__(
+            f"{path} is damaged at byte {offset}{whose}: {reason}",
+            hint="restore the file from a copy; records behind the damage would be lost silently",
+        )
+        self.reason = reason
+        self.position = Position(path.name, offset)
+        self.rollout_id = rollout_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +180,14 @@ class JournalReader:
                 data += file.read(frame_bytes(data) - PREFIX_BYTES)
         frame = read_frame(data, 0)
         if isinstance(frame, str):
-            raise _corrupt(self._folder / position.segment, position.offset, frame)
+            raise _corrupt(self._folder / position.segment, position.offset, frame, data)
         return self._entry(position.segment, frame, base=position.offset)
+
+    def corrupt(self, entry: Entry, reason: str) -> RecordCorrupt:
+        """The error that says what is wrong with a record that was read."""
+        rollout_id = entry.record.rollout_id if isinstance(entry.record, Arrived) else ""
+        segment, offset = entry.position
+        return RecordCorrupt(self._folder / segment, offset, reason, rollout_id=rollout_id)
 
     def end(self) -> Position | None:
         """Behind the last whole record; None when there is no history."""
@@ -180,7 +208,7 @@ class JournalReader:
         except DamagedFrame as damage:
             if damage.torn:
                 return None
-            raise _corrupt(path, damage.offset, str(damage)) from None
+            raise RecordCorrupt(path, damage.offset, str(damage)) from None
         record = None if frame is None else self._entry(name, frame).record
         return record if isinstance(record, Opened) else None
 
@@ -189,7 +217,7 @@ class JournalReader:
         data = path.read_bytes()
         if stretch.limit is not None:
             if len(data) < stretch.limit:
-                raise _corrupt(path, len(data), f"{stretch.limit} bytes were there before")
+                raise RecordCorrupt(path, len(data), f"{stretch.limit} bytes were there before")
             data = data[: stretch.limit]
         try:
             for frame in read_frames(data, offset):
@@ -197,13 +225,13 @@ class JournalReader:
         except DamagedFrame as damage:
             if damage.torn and not must_be_whole and stretch.limit is None:
                 return
-            raise _corrupt(path, damage.offset, str(damage)) from None
+            raise _corrupt(path, damage.offset, str(damage), data[damage.offset :]) from None
 
     def _entry(self, name: str, frame: Frame, *, base: int = 0) -> Entry:
         try:
             record = _RECORD.validate_json(frame.header)
         except ValidationError as error:
-            raise _corrupt(self._folder / name, base + frame.offset, str(error)) from None
+            raise RecordCorrupt(self._folder / name, base + frame.offset, str(error)) from None
         position = Position(name, base + frame.offset)
         return Entry(record, frame.body, position, Position(name, base + frame.end))
 
@@ -221,8 +249,8 @@ def _check_sequence(names: list[str]) -> None:
             )
 
 
-def _corrupt(path: Path, offset: int, reason: str) -> JournalCorrupt:
-    return JournalCorrupt(
-        f"{path} is damaged at byte {offset}: {reason}",
-        hint="restore the file from a copy; records behind the damage would be lost silently",
-    )
+def _corrupt(path: Path, offset: int, reason: str, data: bytes) -> RecordCorrupt:
+    """Of a frame that begins with `data`: whose it is, its header may still tell."""
+    following = data.find(MAGIC, len(MAGIC))
+    found = _ROLLOUT_ID.search(data[: following if following > 0 else None])
+    return RecordCorrupt(path, offset, reason, rollout_id=found[1].decode() if found else "")

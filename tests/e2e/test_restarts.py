@@ -1,5 +1,6 @@
 """`up` alone: every role is killed under it, and the run completes as if nothing had been."""
 
+import hashlib
 import json
 import os
 import signal
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from schemas.journal import Arrived, Batch
 from tests.e2e.plugs import FREE_STEPS
-from tests.e2e.runs import RunRecord, eventually, start, write_recipe
+from tests.e2e.runs import RunRecord, eventually, finish, start, write_recipe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 STEPS = 6
@@ -47,3 +49,38 @@ def test_every_role_is_killed_once_and_the_run_completes(
     assert up.output().count("starting it again") == len(victims)
     assert not (record.root / "fleet.json").exists()
     record.check_whole(steps=STEPS)
+    check_replays(tmp_path, record)
+
+
+def check_replays(folder: Path, record: RunRecord) -> None:
+    """Every step is replayed bit for bit, also those of the killed trainer, from a folder that
+    stays as it is; a byte changed in what one was trained on is noticed and named."""
+    before = files_of(record.root)
+    words = ("replay", "step", "all", "--run", str(record.root))
+    code, said = finish(folder, *words)
+    assert code == 0, said
+    assert f"{STEPS} steps: equal, bit for bit" in said
+    assert files_of(record.root) == before
+
+    batch = next(one for one in record.records() if isinstance(one, Batch) and one.step == 3)
+    harmed = next(
+        entry
+        for entry in record.entries()
+        if isinstance(entry.record, Arrived) and entry.record.rollout_id == batch.members[0]
+    )
+    path = record.root / "journal" / harmed.position.segment
+    data = bytearray(path.read_bytes())
+    data[harmed.end.offset - 9] ^= 1
+    path.write_bytes(data)
+    code, said = finish(folder, "replay", "step", "3", "--run", str(record.root))
+    assert code == 1, said
+    assert f"rollout {batch.members[0]}: " in said and "step 3 was trained on it" in said
+
+
+def files_of(root: Path) -> dict[Path, tuple[str, int]]:
+    """Content and time of each file of a run that has ended."""
+    return {
+        path: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in root.rglob("*")
+        if path.is_file()
+    }

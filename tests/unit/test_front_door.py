@@ -113,7 +113,7 @@ def test_config_documents_every_key() -> None:
     ("arguments", "message"),
     [
         (("upp", "RECIPE"), "unknown command 'upp'; did you mean 'up'?"),
-        (("up", "missing.toml"), "recipe not found: missing.toml"),
+        (("up", "missing.toml"), "no recipe and no run folder: missing.toml"),
         (("up", "RECIPE", "rollout.worker=2"), "unknown key 'rollout.worker'; did you mean"),
         (("up", "RECIPE", "run.steps=many"), 'run.steps = "many": expected a valid integer'),
         (("up", "RECIPE", "steps"), "not an override: 'steps'"),

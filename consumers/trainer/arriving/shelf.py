@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from consumers.trainer.batch.groups import Group
 from consumers.trainer.books.group import MemberState, OpenGroup
-from infra.runs.journal_reader import JournalCorrupt, JournalReader, Position
+from infra.amqp.errors import BadMessage
+from infra.runs.journal_reader import Entry, JournalCorrupt, JournalReader, Position
 from infra.runs.recorded import trajectory_of
 from schemas.journal import Arrived
 from schemas.work import Trajectory
@@ -55,7 +56,17 @@ class Shelf:
         kept = self._kept.get(where)
         if kept is not None:
             return kept
-        entry = self._reader.entry(where)
+        return self.decode(self._reader.entry(where))
+
+    def decode(self, entry: Entry) -> Trajectory:
+        """The trajectory in a record.
+
+        Raises:
+            RecordCorrupt: It holds none, or not the one that came.
+        """
         if not isinstance(entry.record, Arrived):
-            raise JournalCorrupt(f"{where.segment} holds no trajectory at byte {where.offset}")
-        return trajectory_of(entry.record, entry.body)
+            raise self._reader.corrupt(entry, "a trajectory should be here")
+        try:
+            return trajectory_of(entry.record, entry.body)
+        except BadMessage as error:
+            raise self._reader.corrupt(entry, error.reason) from None

@@ -101,6 +101,13 @@ class Ledger:
                 pass
         return None
 
+    def follow(self, rules: Rules) -> None:
+        """Judge by other rules from here on: a trainer went on with another recipe."""
+        if rules != self.rules:
+            self.rules = rules
+            for group in self.groups.values():
+                self._judge(group)
+
     def expects(self, group: int, index: int) -> Report:
         """What a trajectory of this member would come to."""
         if not 0 <= group < self.num_issued or not -1 <= index < self.rules.group_size:

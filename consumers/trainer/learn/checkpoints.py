@@ -24,6 +24,7 @@ from consumers.trainer.learn import durable_folders
 from consumers.trainer.learn.learner import Learner
 from consumers.trainer.learn.random_states import random_states, set_random_states
 from infra.roles.errors import ConfigError, WarrenError
+from infra.roles.settings import as_json_tree
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def save(checkpoints: Path, learner: Learner, extra: Mapping[str, Any], *, keep:
                 f"{target} exists and holds other weights",
                 hint="another history of this run wrote it; move it away to save this one",
             )
-        state |= {"extra": dict(extra), "random": random_states()}
+        config = as_json_tree(learner.config)
+        state |= {"extra": dict(extra), "random": random_states(), "config": config}
         durable_folders.replace_text(target / "state" / STATE, _to_text(state))
         return target
     try:
@@ -129,6 +131,12 @@ def read_extra(folder: Path) -> dict[str, Any]:
     return extra
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The run configuration it was saved under; raises as `read_extra`."""
+    config: dict[str, Any] = _read_state(folder)["config"]
+    return config
+
+
 def latest(checkpoints: Path) -> Path | None:
     """The newest complete `step_<n>` folder, or None."""
     complete = (
@@ -157,7 +165,7 @@ def _write(folder: Path, learner: Learner, extra: Mapping[str, Any]) -> None:
         "files": {name: _describe(inner / name) for name in (WEIGHTS, OPTIMIZER)},
         "num_threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "config": learner.config.model_dump(mode="json"),
+        "config": as_json_tree(learner.config),
         "extra": dict(extra),
         "random": random_states(),
     }

@@ -18,12 +18,14 @@ from consumers.trainer.batch.packing import MicroBatch
 from consumers.trainer.learn.diagnostics import UNKNOWN_AGE, Diagnostics
 from consumers.trainer.learn.logprobs import sampled_logprobs
 from consumers.trainer.learn.losses import Objective, token_mean
-from consumers.trainer.learn.optimizer import build_adamw, learning_rate
+from consumers.trainer.learn.optimizer import build_adamw, learning_rate, set_terms
 from consumers.trainer.learn.policy import Policy
 from consumers.trainer.learn.sampled_from import SampledFrom
+from consumers.trainer.replay.machine import ran_on
 from infra.roles.errors import WarrenError
 from infra.roles.registry import resolve
 from schemas.config import RunConfig
+from schemas.journal import RanOn
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class StepResult:
     """Names begin with `train/` or `age/`; loss and gradient norm are among them."""
     weights_sha256: str
     """Of the master weights after the step."""
+    ran_on: RanOn
 
 
 class Learner:
@@ -61,14 +64,23 @@ class Learner:
     """
 
     def __init__(self, config: RunConfig, policy: Policy) -> None:
-        self.config = config
         self.policy = policy
         self.step_done = 0
         """Number of the last step that was taken; 0 before the first."""
         self.optimizer = build_adamw(policy.masters().values(), config.trainer)
+        self.use(config)
+        _be_deterministic(config.run.seed)
+
+    def use(self, config: RunConfig) -> None:
+        """Take the steps from here on under another recipe for the same policy.
+
+        Raises:
+            ConfigError: There is no such objective.
+        """
+        self.config = config
         self._sampled_from = SampledFrom.of(config.rollout)
         self._objective: Objective = resolve("objective", config.algorithm.objective)
-        _be_deterministic(config.run.seed)
+        set_terms(self.optimizer, config.trainer)
 
     def step(
         self, micro_batches: Sequence[MicroBatch], step: int, *, version: int | None = None
@@ -114,6 +126,7 @@ class Learner:
             grad_norm=grad_norm,
             metrics=metrics,
             weights_sha256=self.policy.sha256(),
+            ran_on=ran_on(self.policy.device),
         )
 
     def _gradients(

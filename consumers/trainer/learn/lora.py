@@ -142,13 +142,17 @@ class LoraPolicy(Policy):
             )
 
 
-def load_policy(config: RunConfig) -> Policy:
+def load_policy(config: RunConfig, *, device: torch.device | None = None) -> Policy:
     """What a recipe trains: all weights of its model, or an adapter on them.
+
+    Args:
+        config: The recipe.
+        device: None takes CUDA when there is one.
 
     Raises:
         ConfigError: See `Policy.load` and `LoraPolicy.put_on`.
     """
-    policy = Policy.load(Path(config.model.path))
+    policy = Policy.load(Path(config.model.path), device=device)
     if not config.trainer.lora_rank:
         return policy
     return LoraPolicy.put_on(policy, config.trainer, seed=config.run.seed)

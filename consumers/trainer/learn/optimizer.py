@@ -12,18 +12,17 @@ def build_adamw(
 ) -> torch.optim.AdamW:
     """AdamW (1711.05101); weight decay applies to matrices, not to norms and biases."""
     parameters = list(parameters)
-    return torch.optim.AdamW(
-        [
-            {
-                "params": [one for one in parameters if one.ndim >= 2],
-                "weight_decay": section.weight_decay,
-            },
-            {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=section.lr,
-        betas=section.betas,
-        fused=True,
-    )
+    matrices = [one for one in parameters if one.ndim >= 2]
+    others = [one for one in parameters if one.ndim < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": others}], fused=True)
+    set_terms(optimizer, section)
+    return optimizer
+
+
+def set_terms(optimizer: torch.optim.AdamW, section: TrainerSection) -> None:
+    """Let an optimizer of `build_adamw` follow a recipe."""
+    for group, decay in zip(optimizer.param_groups, (section.weight_decay, 0.0), strict=True):
+        group |= {"lr": section.lr, "betas": section.betas, "weight_decay": decay}
 
 
 def learning_rate(section: TrainerSection, step: int) -> float:

@@ -24,6 +24,7 @@ COMMANDS = {
     "reward": "start one reward worker",
     "trainer": "start the trainer",
     "ledger": "print what became of every group, of a live or a stopped run",
+    "replay": "run again what a run has recorded, and compare",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

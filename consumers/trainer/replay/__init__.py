@@ -1,0 +1,1 @@
+"""`run.py replay step`: steps of a run taken again from its folder, beside what was recorded."""
