@@ -27,6 +27,8 @@ class Opened(Frozen):
     """How much of it counts. What an older incarnation wrote behind it is ignored."""
     config: dict[str, Any] = {}
     """The recipe of this incarnation, its broker's password hidden."""
+    code: str = ""
+    """Version of its code, in words."""
 
 
 class Issued(Frozen):

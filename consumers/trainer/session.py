@@ -29,6 +29,7 @@ from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
 from infra.roles.context import RoleContext
 from infra.roles.settings import as_json_tree
+from infra.runs.code_version import code_version
 from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
@@ -112,6 +113,7 @@ class Session:
             previous_segment=recovered.end.segment if recovered else "",
             previous_bytes=recovered.end.offset if recovered else 0,
             config=dict(as_json_tree(ctx.config)),
+            code=str(code_version()),
         )
         fence.check()
         chronicle = Chronicle(

@@ -69,6 +69,7 @@ async def train(
     from consumers.trainer.recovery import StoppedWhileResuming
     from consumers.trainer.session import Session
     from consumers.trainer.steering.fence import hold_queue
+    from infra.roles.fleet.run_folder import describe_run
     from infra.weights.store import WeightStore
 
     if resume and purge:
@@ -89,6 +90,7 @@ async def train(
         what = "the broker to say what lies in the queues of this run"
         async with ctx.waits(what, deadline_s=ctx.config.deadlines.stall):
             await make_place(ctx, purge=purge)
+    await asyncio.to_thread(describe_run, ctx.config, ctx.folder)
 
     async with ctx.waits("the model to be loaded", deadline_s=ctx.config.deadlines.stall):
         policy = await asyncio.to_thread(load_policy, ctx.config)

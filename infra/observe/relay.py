@@ -13,7 +13,7 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = 0
         self._rest = b""
 
     def lines(self, *, last: bool = False) -> Iterator[str]:
@@ -43,17 +43,22 @@ class Relay:
         self._tails: dict[str, tuple[str, LogTail]] = {}
 
     def follow(self, name: str, role: str, log: Path) -> None:
-        """Begin at the log's present end."""
+        """Show a log from its beginning, and of the one that it follows what is left."""
+        if name in self._tails:
+            self._show(*self._tails[name], last=True)
         self._tails[name] = (role, LogTail(log))
 
     def pump(self, *, last: bool = False) -> None:
         """Show what is new."""
-        shown = False
         for role, tail in self._tails.values():
-            for line in tail.lines(last=last):
-                if role == self._loud or alert_level(line):
-                    self._stream.write(self._painted(line) + "\n")
-                    shown = True
+            self._show(role, tail, last=last)
+
+    def _show(self, role: str, tail: LogTail, *, last: bool) -> None:
+        shown = False
+        for line in tail.lines(last=last):
+            if role == self._loud or alert_level(line):
+                self._stream.write(self._painted(line) + "\n")
+                shown = True
         if shown:
             self._stream.flush()
 

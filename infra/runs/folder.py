@@ -1,4 +1,15 @@
-"""Where things lie in a run folder."""
+"""Where things lie in a run folder.
+
+config.json, code.json     the resolved recipe, and the code's version, of the newest start
+logs/attempt_<k>/          one file for each start of each role of the k-th `up`; logs/latest is a
+                           link to the newest: rollout-1.log, rollout-1.2.log (started again), ...
+journal/                   what arrived and what was decided (every trainer's recipe is in it, too)
+checkpoints/step_<n>/      state/ to resume, hf/ for other tools
+weights/                   published versions, unless weights.store is elsewhere
+metrics.jsonl              steps, evaluations, end;  summary.json: what the run came to
+resources.jsonl            memory over time;  fleet.json: what `up` runs right now
+incarnations/, broker/     the trainers' numbers; the private broker's data
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +34,11 @@ class RunFolder:
         return self.root / "config.json"
 
     @property
+    def code(self) -> Path:
+        """Version of the code, as JSON."""
+        return self.root / "code.json"
+
+    @property
     def broker(self) -> Path:
         """Data of the private broker; its `url` file is readable by the owner alone."""
         return self.root / "broker"
@@ -34,8 +50,20 @@ class RunFolder:
 
     @property
     def logs(self) -> Path:
-        """One file per role."""
+        """A folder for each `up`: `attempt_<k>`."""
         return self.root / "logs"
+
+    @property
+    def latest_logs(self) -> Path:
+        """Of the newest `up`; does not exist before the first."""
+        return self.logs / "latest"
+
+    def logs_of(self, name: str) -> list[Path]:
+        """What a role's process, as in `rollout-1`, said in the newest `up`: oldest start first."""
+        again = self.latest_logs.glob(f"{name}.*.log")
+        numbered = sorted((int(path.name.split(".")[-2]), path) for path in again)
+        first = self.latest_logs / f"{name}.log"
+        return [*([first] if first.exists() else []), *(path for _, path in numbered)]
 
     @property
     def journal(self) -> Path:

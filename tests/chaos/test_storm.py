@@ -67,7 +67,7 @@ def test_a_run_meets_every_fault_and_loses_nothing(tmp_path: Path) -> None:
     assert "again: run.py storm storm" in output
     (own,) = tmp_path.glob("storm-storm")
     secret = (own / "broker" / "credentials.json").read_text().split('"password": "')[1][:20]
-    said = [*own.glob("*.log"), *(tmp_path / "storm" / "logs").glob("*.log")]
+    said = [*own.glob("*.log"), *(tmp_path / "storm" / "logs").glob("attempt_*/*.log")]
     assert not [path for path in said if secret in path.read_text(errors="replace")]
     assert secret not in output
 

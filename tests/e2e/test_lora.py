@@ -62,7 +62,9 @@ def test_a_run_that_trains_an_adapter_survives_its_trainer(
     for version, one in published.items():
         manifest = store.manifest(version)
         assert manifest is not None and manifest.fingerprint == one.fingerprint
-    logs = "".join(path.read_text() for path in (record.root / "logs").glob("rollout-*.log"))
+    logs = "".join(
+        path.read_text() for path in (record.root / "logs" / "latest").glob("rollout-*.log")
+    )
     assert len(set(re.findall(r"version \d+ -> (\d+)", logs))) > STEPS // 2
     assert "WARNING" not in logs and "ERROR" not in logs
 

@@ -79,6 +79,7 @@ class SteppedRun:
                 previous_segment=end.segment,
                 previous_bytes=end.offset,
                 config=dict(tree),
+                code="warren of old",
             ),
         )
         if self.ledger.version < 0:

@@ -56,7 +56,7 @@ def build_engine(config: RunConfig) -> Engine:
             slots=section.slots,
             max_model_len=length,
             options=options,
-            log=RunFolder.of(config).logs / f"sglang-{os.getpid()}.log",
+            log=_log_of_server(RunFolder.of(config)),
         )
     from consumers.rollout.engines.transformers.engine import TransformersEngine
 
@@ -137,3 +137,9 @@ def check_server(config: RunConfig) -> None:
         max_model_len=section.max_prompt_tokens + section.max_response_tokens,
         min_p=section.min_p,
     )
+
+
+def _log_of_server(folder: RunFolder) -> Path:
+    """Beside the logs of the `up` that started this worker; one on its own has no such place."""
+    logs = folder.latest_logs if folder.latest_logs.exists() else folder.logs
+    return logs / f"sglang-{os.getpid()}.log"

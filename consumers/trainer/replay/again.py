@@ -22,6 +22,7 @@ from consumers.trainer.saving import SavedState, load
 from consumers.trainer.stepping import take_step
 from consumers.trainer.walk import Taken, Walk
 from infra.roles.errors import ConfigError
+from infra.runs.code_version import code_version
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from infra.weights.fingerprint import entries_of, of_entries
@@ -67,6 +68,8 @@ class Again:
     """What computed the steps so far and is another here, each told once."""
     notes: list[str] = field(default_factory=list)
     """What else a difference may come from."""
+    codes: dict[str, None] = field(default_factory=dict)
+    """Versions of the code that recorded steps, other than this one."""
     here: RanOn | None = None
     _took_s: float = 0.0
 
@@ -125,6 +128,8 @@ class Again:
 
     def _follow(self, opened: Opened, walk: Walk, learner: Learner) -> None:
         """A trainer began here, perhaps under another recipe than the one before."""
+        if opened.code and opened.code != str(code_version()):
+            self.codes.setdefault(opened.code)
         config = self._recipe(opened.config)
         before, now = learner.config, config
         changed = [

@@ -6,6 +6,7 @@ from typing import Any
 from consumers.trainer.replay.again import Again, Row
 from consumers.trainer.replay.compare import TOLERANCE
 from consumers.trainer.replay.what_if import Changes
+from infra.runs.code_version import code_version
 from schemas.journal import RanOn, Skipped
 
 HEADER = (
@@ -112,6 +113,8 @@ def summary_text(again: Again, rows: Sequence[Row]) -> str:
     if wrong:
         lines.append(f"{len(wrong)} of {count} DIFFER; the first is step {wrong[0].batch.step}: ")
         lines[-1] += _first(wrong[0])
+        if again.codes:
+            lines.append(f"recorded by {'; '.join(again.codes)}: this is {code_version()}")
         if again.unlike:
             lines.append("such differences grow with every step: nearer to a checkpoint tells more")
         elif wrong[0].recorded.ran_on is None:
@@ -143,6 +146,8 @@ def to_json(
         "unlike": list(again.unlike),
         "tolerance": TOLERANCE if again.unlike and not again.changes else None,
         "notes": again.notes,
+        "code_version": str(code_version()),
+        "recorded_by": list(again.codes),
         "steps": [_row_json(row, metrics.get(row.batch.step, {})) for row in rows],
         "skipped": [one.model_dump(exclude={"record"}) for one in skipped],
         "equal": None

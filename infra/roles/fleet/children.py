@@ -16,7 +16,7 @@ _GONE_S = 10.0
 
 
 class RoleProcess:
-    """One role as a child process that writes to its own log.
+    """One role as a child process that writes to its own log, a new one at each start.
 
     Start it from the main thread: Linux ends it when the thread that forked it ends.
 
@@ -24,7 +24,7 @@ class RoleProcess:
         role: Which one.
         name: Unique in the run.
         argv: Its command.
-        log: Grows by what it says.
+        log: Of its first start; that of the second is `<stem>.2.log`.
         at_first: Further words of the first start.
         again: Further words of every later one.
     """
@@ -45,6 +45,7 @@ class RoleProcess:
         self._argv = list(argv)
         self._at_first, self._again = list(at_first), list(again)
         self._process: subprocess.Popen[bytes] | None = None
+        self._first_log, self._starts = log, 0
         self._given_up = False
 
     def start(self, env: Mapping[str, str]) -> None:
@@ -55,6 +56,10 @@ class RoleProcess:
         """
         words = self._at_first if self._process is None else self._again
         self._given_up = False
+        self._starts += 1
+        if self._starts > 1:
+            first = self._first_log
+            self.log = first.with_name(f"{first.stem}.{self._starts}{first.suffix}")
         self._process = start_child([*self._argv, *words], env=env, log=self.log)
 
     @property

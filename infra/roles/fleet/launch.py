@@ -105,6 +105,7 @@ def _run_roles(
     roles = Roles(
         children,
         folder,
+        relay=relay,
         environment=child_environment(broker.url),
         others=lambda: broker.pids,
     )
@@ -123,7 +124,7 @@ def _run_roles(
 
     interrupts.armed = True
     try:
-        roles.start_all(relay)
+        roles.start_all()
         changed()
         supervisor = Supervisor(
             roles.children,

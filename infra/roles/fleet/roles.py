@@ -24,6 +24,7 @@ class Roles:
     Args:
         children: Planned, none started.
         folder: Of the run.
+        relay: Follows what each logs.
         environment: Of every process.
         others: Ids of processes of ours that are no roles.
     """
@@ -33,23 +34,24 @@ class Roles:
         children: Sequence[RoleProcess],
         folder: RunFolder,
         *,
+        relay: Relay,
         environment: Mapping[str, str],
         others: Callable[[], Sequence[int]],
     ) -> None:
         self.children = list(children)
         self._folder = folder
+        self._relay = relay
         self._environment = dict(environment)
         self._others = others
         self._pids: dict[str, int] = {}
 
-    def start_all(self, relay: Relay) -> None:
-        """Start each; what it logs is relayed.
+    def start_all(self) -> None:
+        """Start each.
 
         Raises:
             RoleDied: There is no room for one of them.
         """
         for child in self.children:
-            relay.follow(child.name, child.role, child.log)
             try:
                 self._start(child)
             except OSError as error:
@@ -81,6 +83,7 @@ class Roles:
     def _start(self, child: RoleProcess) -> None:
         child.start({**self._environment, WORKER_VARIABLE: child.name})
         self._pids[child.name] = child.pid
+        self._relay.follow(child.name, child.role, child.log)
 
 
 def plan(
@@ -97,6 +100,7 @@ def plan(
     it may have died before it gave up `skip_step`, so each is told.
     """
     skip = () if skip_step is None else ("--skip-step", str(skip_step))
+    logs = folder.latest_logs.resolve()
     counts = {
         TRAINER: 1,
         "producer": 1,
@@ -113,7 +117,7 @@ def plan(
                     role,
                     name,
                     [sys.executable, str(entry), role, str(folder.config), "--name", name],
-                    log=folder.logs / f"{role}-{number}.log",
+                    log=logs / f"{role}-{number}.log",
                     at_first=(*flags, *skip) if trains else (),
                     again=("--resume", *skip) if trains else (),
                 )

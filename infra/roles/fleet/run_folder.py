@@ -6,17 +6,19 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
 from infra.roles.errors import ConfigError
 from infra.roles.settings import as_json_tree
+from infra.runs.code_version import code_version
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
 
 def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = False) -> RunFolder:
-    """Make the run folder, write the resolved recipe, point `latest` to it.
+    """Make the run folder and one for this attempt's logs, write what runs, point `latest` to it.
 
     Args:
         config: The run.
@@ -42,11 +44,31 @@ def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = Fal
         )
     try:
         folder.logs.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder.config, json.dumps(as_json_tree(config), indent=2) + "\n")
+        _begin_attempt(folder.logs)
         _point_latest(folder.root)
     except OSError as error:
         raise _unwritable(folder.root, error) from error
+    describe_run(config, folder)
     return folder
+
+
+def describe_run(config: RunConfig, folder: RunFolder) -> None:
+    """Write the resolved recipe and the code's version, where they are not those that are there.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+    """
+    for path, values in (
+        (folder.config, as_json_tree(config)),
+        (folder.code, asdict(code_version())),
+    ):
+        text = json.dumps(values, indent=2) + "\n"
+        try:
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                folder.root.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, text)
+        except OSError as error:
+            raise _unwritable(folder.root, error) from error
 
 
 @contextmanager
@@ -113,11 +135,19 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     temporary.replace(path)
 
 
-def _point_latest(root: Path) -> None:
-    temporary = root.parent / f".latest.{os.getpid()}"
+def _begin_attempt(logs: Path) -> None:
+    numbers = [path.name.removeprefix("attempt_") for path in logs.glob("attempt_*")]
+    number = max((int(one) for one in numbers if one.isdecimal()), default=0) + 1
+    (logs / f"attempt_{number}").mkdir()
+    _point_latest(logs / f"attempt_{number}")
+
+
+def _point_latest(folder: Path) -> None:
+    """Let the link `latest` beside it lead to a folder."""
+    temporary = folder.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(root.name)
-    temporary.replace(root.parent / "latest")
+    temporary.symlink_to(folder.name)
+    temporary.replace(folder.parent / "latest")
 
 
 def _refuse_if_in_use(folder: RunFolder) -> None:

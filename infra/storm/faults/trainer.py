@@ -68,8 +68,8 @@ async def disk_full(world: World, fault: Planned) -> Outcome | None:
 def _full_bytes(folder: RunFolder) -> int:
     """So that the journal's segment cannot grow; where that leaves room, the trainer can still say
     in its log why it stops."""
-    log = folder.logs / "trainer-1.log"
-    room = (log.stat().st_size if log.exists() else 0) + _LOG_MARGIN_BYTES
+    logs = folder.logs_of("trainer-1")
+    room = (logs[-1].stat().st_size if logs else 0) + _LOG_MARGIN_BYTES
     segments = [path.stat() for path in folder.journal.iterdir()]
     newest = max(segments, key=lambda found: found.st_mtime_ns)
     return min(room, newest.st_size)

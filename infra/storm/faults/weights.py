@@ -196,5 +196,5 @@ def version_of(folder: str) -> int:
 def _refusals(world: World, version: int) -> int:
     """As the rollout workers' logs tell it."""
     said = f"version {version} cannot be read"
-    logs = world.folder.logs.glob("rollout-*.log")
+    logs = world.folder.latest_logs.glob("rollout-*.log")
     return sum(path.read_text(encoding="utf-8", errors="replace").count(said) for path in logs)

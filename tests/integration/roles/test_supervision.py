@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from infra.roles.fleet.processes import alive
+from infra.runs.folder import RunFolder
 from tests.integration.roles.toy_run import (
     eventually,
     fleet,
     processes_of,
+    said,
     says,
     start,
     write_recipe,
@@ -27,12 +29,16 @@ def test_a_killed_role_is_replaced_and_the_run_completes(
     recipe = write_recipe(tmp_path, run_name, steps=1000)
     up = start(tmp_path, "up", str(recipe), *QUICK, url=broker_url)
     root = tmp_path / "runs" / run_name
-    log = root / "logs" / "rollout-1.log"
+    log = root / "logs" / "latest" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining")
     before = fleet(root)
     assert sorted(before) == ["producer-1", "reward-1", "rollout-1", "rollout-2", "trainer"]
     os.kill(before["rollout-1"], signal.SIGKILL)
-    eventually(lambda: log.read_text().count("joined") == 2, "joining again")
+    eventually(lambda: said(root, "rollout-1").count("joined") == 2, "joining again")
+    assert [path.read_text().count("joined") for path in RunFolder(root).logs_of("rollout-1")] == [
+        1,
+        1,
+    ]
     after = fleet(root)
     assert after["rollout-1"] != before["rollout-1"]
     assert {**after, "rollout-1": 0} == {**before, "rollout-1": 0}
@@ -57,8 +63,8 @@ def test_a_trainer_that_died_goes_on_with_its_run(
     up = start(tmp_path, "up", str(recipe), "--purge", option, *QUICK, url=broker_url)
     output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
-    log = tmp_path / "runs" / run_name / "logs" / "trainer-1.log"
-    words = [line.split() for line in log.read_text().splitlines() if line.startswith("trains ")]
+    lines = said(tmp_path / "runs" / run_name, "trainer-1").splitlines()
+    words = [line.split() for line in lines if line.startswith("trains ")]
     assert ["--purge" in line for line in words] == [True, False]
     assert ["--resume" in line for line in words] == [False, True]
 
@@ -70,8 +76,7 @@ def test_leavers_are_replaced_if_the_recipe_says_so(
     options = ("rollout.engine_options.rollout-1=leave-once", "supervise.leavers=true", *QUICK)
     up = start(tmp_path, "up", str(recipe), *options, url=broker_url)
     root = tmp_path / "runs" / run_name
-    log = root / "logs" / "rollout-1.log"
-    eventually(lambda: says(log, "joined") and log.read_text().count("joined") == 2, "two lives")
+    eventually(lambda: said(root, "rollout-1").count("joined") == 2, "two lives")
     (root / "enough").touch()
     output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
@@ -86,8 +91,7 @@ def test_what_a_dead_role_left_behind_ends_before_its_next_life(
     options = ("rollout.engine_options.rollout-1=spawn-once", *QUICK)
     up = start(tmp_path, "up", str(recipe), *options, url=broker_url)
     root = tmp_path / "runs" / run_name
-    log = root / "logs" / "rollout-1.log"
-    eventually(lambda: says(log, "joined") and log.read_text().count("joined") == 2, "two lives")
+    eventually(lambda: said(root, "rollout-1").count("joined") == 2, "two lives")
     roles = {*fleet(root).values(), up.pid}
     assert set(processes_of(tmp_path)) <= roles
     up.send_signal(signal.SIGTERM)
@@ -113,7 +117,7 @@ def test_roles_and_broker_die_with_a_killed_parent_and_a_new_one_goes_on(tmp_pat
     recipe = write_recipe(tmp_path, "orphans", steps=1000)
     up = start(tmp_path, "up", str(recipe))
     root = tmp_path / "runs" / "orphans"
-    log = root / "logs" / "rollout-1.log"
+    log = root / "logs" / "latest" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining", 180)
     roles = fleet(root)
     os.kill(up.pid, signal.SIGKILL)

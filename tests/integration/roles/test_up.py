@@ -28,8 +28,9 @@ def test_a_run_ends_with_the_trainer(tmp_path: Path, run_name: str, broker_url: 
     assert summary["ledger"]["balanced"] is True
     assert summary["peak_pss_bytes"] > 10_000_000
     assert json.loads((root / "config.json").read_text())["run"]["seed"] == 7
+    assert json.loads((root / "code.json").read_text())["version"]
     for log in ("rollout-1", "rollout-2", "producer-1", "reward-1"):
-        assert says(root / "logs" / f"{log}.log", "the run is over"), log
+        assert says(root / "logs" / "latest" / f"{log}.log", "the run is over"), log
     password = broker_url.split("@")[0].rsplit(":", 1)[1]
     assert password not in output
     assert "reward_final" in output
@@ -76,7 +77,7 @@ def test_an_interrupt_drains(
 ) -> None:
     recipe = write_recipe(tmp_path, run_name, steps=1000)
     up = start(tmp_path, "up", str(recipe), url=broker_url)
-    log = tmp_path / "runs" / run_name / "logs" / "rollout-1.log"
+    log = tmp_path / "runs" / run_name / "logs" / "latest" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining")
     up.send_signal(number)
     output, _ = up.communicate(timeout=180)
@@ -90,10 +91,10 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, run_name: str, broker_
     recipe = write_recipe(tmp_path, run_name, steps=1000)
     options = ("rollout.engine_options.rollout-1=deaf", "rollout.grace=300")
     up = start(tmp_path, "up", str(recipe), *options, url=broker_url)
-    log = tmp_path / "runs" / run_name / "logs" / "rollout-1.log"
+    log = tmp_path / "runs" / run_name / "logs" / "latest" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining")
     up.send_signal(signal.SIGINT)
-    trainer = tmp_path / "runs" / run_name / "logs" / "trainer-1.log"
+    trainer = tmp_path / "runs" / run_name / "logs" / "latest" / "trainer-1.log"
     eventually(lambda: says(trainer, "trainer  left"), "leaving")
     up.send_signal(signal.SIGINT)
     output, _ = up.communicate(timeout=120)
@@ -122,6 +123,8 @@ def test_a_used_folder_is_refused_unless_told(
         output, _ = up.communicate(timeout=180)
         metrics = tmp_path / "runs" / run_name / "metrics.jsonl"
         outcomes.append((up.returncode, len(metrics.read_text().splitlines()), output))
+        attempts = sorted(path.name for path in (metrics.parent / "logs").glob("attempt_*"))
+        assert attempts == ["attempt_1", "attempt_2"][: 1 + (flags == ["--resume"])]
     assert [(code, lines) for code, lines, _ in outcomes] == [(0, 4), (2, 4), (0, 8), (0, 4)]
     assert "--resume goes on with it, --purge removes it" in outcomes[1][2]
 
@@ -129,7 +132,7 @@ def test_a_used_folder_is_refused_unless_told(
 def test_purge_leaves_alone_a_folder_in_use(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "busy", steps=1000)
     up = start(tmp_path, "up", str(recipe))
-    log = tmp_path / "runs" / "busy" / "logs" / "rollout-1.log"
+    log = tmp_path / "runs" / "busy" / "logs" / "latest" / "rollout-1.log"
     eventually(lambda: says(log, "joined"), "joining", 180)
     second = start(tmp_path, "up", str(recipe), "--purge")
     output, _ = second.communicate(timeout=120)

@@ -65,10 +65,8 @@ def everybody_joined(context: RoleContext) -> bool:
 
 
 def said_by(context: RoleContext, name: str) -> str:
-    try:
-        return (context.folder.logs / f"{name}.log").read_text()
-    except FileNotFoundError:
-        return ""
+    logs = context.folder.logs.glob(f"attempt_*/{name}*.log")
+    return "".join(path.read_text() for path in logs)
 
 
 async def train(context: RoleContext) -> None:

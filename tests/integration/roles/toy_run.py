@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.runs.folder import RunFolder
 from tests.processes import popen
 
 FRONT_DOOR = Path(__file__).with_name("toy_roles.py")
@@ -66,6 +67,11 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 120.
 def says(path: Path, text: str) -> bool:
     """Whether a log holds the text by now."""
     return path.exists() and text in path.read_text()
+
+
+def said(root: Path, name: str) -> str:
+    """All that a process, as in `rollout-1`, said in the newest `up`, over all its starts."""
+    return "".join(path.read_text() for path in RunFolder(root).logs_of(name))
 
 
 def fleet(root: Path) -> dict[str, int]:

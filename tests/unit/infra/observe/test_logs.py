@@ -49,13 +49,20 @@ def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
     assert list(tail.lines(last=True)) == []
 
 
-def test_a_tail_begins_at_the_end_of_what_was_there(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("of an earlier start\n")
-    tail = LogTail(log)
-    with log.open("a") as file:
-        file.write("new\n")
-    assert list(tail.lines()) == ["new"]
+def test_a_role_that_is_started_again_is_followed_into_its_next_log(tmp_path: Path) -> None:
+    """Nothing of either is lost, nothing shown twice."""
+    screen = io.StringIO()
+    relay = Relay(everything_of="trainer", stream=screen)
+    first, second = tmp_path / "trainer-1.log", tmp_path / "trainer-1.2.log"
+    first.write_text("one\n")
+    relay.follow("trainer", "trainer", first)
+    relay.pump()
+    with first.open("a") as file:
+        file.write("its last words")
+    second.write_text("two\n")
+    relay.follow("trainer", "trainer", second)
+    relay.pump(last=True)
+    assert screen.getvalue() == "one\nits last words\ntwo\n"
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])

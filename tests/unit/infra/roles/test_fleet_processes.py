@@ -47,7 +47,8 @@ def test_started_again_it_gets_other_words_and_another_number(
     child: RoleProcess, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    roles = Roles([child], folder, environment=dict(os.environ), others=tuple)
+    relay = Relay(everything_of="trainer")
+    roles = Roles([child], folder, relay=relay, environment=dict(os.environ), others=tuple)
     roles._start(child)
     until(lambda: child.log.read_text() == "--purge\n")
     roles.note_running()
@@ -59,16 +60,19 @@ def test_started_again_it_gets_other_words_and_another_number(
     roles.note_running()
     assert json.loads(folder.fleet.read_text()) == {}
     roles.restart(child)
-    until(lambda: child.log.read_text() == "--purge\n--resume\n")
+    until(lambda: child.log.read_text() == "--resume\n")
+    assert (tmp_path / "log").read_text() == "--purge\n"
+    assert child.log == tmp_path / "log.2"
     roles.note_running()
     assert json.loads(folder.fleet.read_text()) == {"trainer": child.pid} != first
 
 
 def test_a_machine_without_room_for_a_first_start_is_told_of(tmp_path: Path) -> None:
     child = RoleProcess("reward", "reward-1", [str(tmp_path / "nowhere")], log=tmp_path / "log")
-    roles = Roles([child], RunFolder(tmp_path), environment={}, others=tuple)
+    relay = Relay(everything_of="trainer")
+    roles = Roles([child], RunFolder(tmp_path), relay=relay, environment={}, others=tuple)
     with pytest.raises(RoleDied, match="reward-1 cannot be started: No such file"):
-        roles.start_all(Relay(everything_of="trainer"))
+        roles.start_all()
 
 
 def test_only_the_trainer_is_told_to_resume(tmp_path: Path) -> None:

@@ -3,12 +3,20 @@
 import json
 import os
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from infra.roles.errors import ConfigError
-from infra.roles.fleet.run_folder import claimed, prepare_folder, write_atomically
+from infra.roles.fleet.run_folder import (
+    claimed,
+    describe_run,
+    prepare_folder,
+    write_atomically,
+)
+from infra.runs.code_version import code_version
+from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
 
@@ -30,7 +38,38 @@ def test_the_folder_says_how_the_run_was_configured(tmp_path: Path) -> None:
     written = json.loads(folder.config.read_text())
     assert written["broker"]["url"] == "amqp://u:***@h/"
     assert RunConfig.model_validate(written).run.name == "one"
-    assert folder.logs.is_dir()
+    assert folder.latest_logs.is_dir()
+
+
+def test_the_folder_says_which_code_made_the_run(tmp_path: Path) -> None:
+    folder = prepare_folder(config(tmp_path))
+    written = json.loads(folder.code.read_text())
+    assert written == asdict(code_version())
+    assert len(written["commit"]) in (0, 40)
+
+
+def test_it_is_described_again_only_when_something_changed(tmp_path: Path) -> None:
+    """A trainer that somebody starts by hand does so, too."""
+    folder = RunFolder(tmp_path / "one")
+    describe_run(config(tmp_path), folder)
+    before = folder.config.stat().st_ino, folder.code.stat().st_ino
+    describe_run(config(tmp_path), folder)
+    assert (folder.config.stat().st_ino, folder.code.stat().st_ino) == before
+    describe_run(config(tmp_path, "two"), folder)
+    assert json.loads(folder.config.read_text())["run"]["name"] == "two"
+
+
+def test_each_up_logs_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    for attempt in range(1, 12):
+        folder = prepare_folder(config(tmp_path), resume=attempt > 1)
+        assert folder.latest_logs.readlink() == Path(f"attempt_{attempt}")
+        (folder.latest_logs / "trainer-1.log").write_text(str(attempt))
+    assert (folder.logs / "attempt_1" / "trainer-1.log").read_text() == "1"
+    for name in ("trainer-1.10.log", "trainer-1.2.log", "trainer-11.log"):
+        (folder.latest_logs / name).touch()
+    names = [path.name for path in folder.logs_of("trainer-1")]
+    assert names == ["trainer-1.log", "trainer-1.2.log", "trainer-1.10.log"]
+    assert folder.logs_of("rollout-1") == []
 
 
 def test_latest_follows(tmp_path: Path) -> None:

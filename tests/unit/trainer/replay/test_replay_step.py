@@ -104,6 +104,7 @@ def test_every_step_is_bit_for_bit_the_recorded_one(
     assert [step["step"] for step in said["steps"]] == [1, 2, 4, 5, 6]
     assert all(step["bitwise"] for step in said["steps"])
     assert [one["step"] for one in said["skipped"]] == [3]
+    assert said["recorded_by"] == ["warren of old"] and said["code_version"]
     (note,) = said["notes"]
     assert "trainer 3 went on behind step 4 with trainer.lr 0.001 -> 0.002" in note
     recorded = [e.record for e in entries(folder) if isinstance(e.record, Stepped)]
