@@ -103,7 +103,7 @@ class SteppedRun:
         groups = self._arrive()
         step = self.ledger.step + 1
         self._note(decided(groups, step=step, version=self.ledger.version))
-        self._note(Skipped(step=step, groups=(groups[0].number,), reason="loss is nan"))
+        self._note(Skipped(step=step, groups=(groups[0].number,), reason="loss is nan\x1b[31m"))
         self.learner.step_done = step
         return self
 

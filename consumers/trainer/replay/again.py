@@ -6,6 +6,7 @@ plan --> learner as at its base --> walk through the journal --> a `Row` for eac
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -102,6 +103,12 @@ class Again:
     def _learner(self, config: RunConfig) -> tuple[Learner, SavedState]:
         base = self.plan.base
         self.say(f"loading {base}")
+        if not Path(config.model.path).is_dir():
+            raise ConfigError(
+                f"the starting model is not at model.path={config.model.path!r}, seen from "
+                f"{Path.cwd()}",
+                hint="replay where the run was started, or say --set model.path=...",
+            )
         recorded = [one for one in self.plan.recorded.values() if isinstance(one, Stepped)]
         device = be_like(recorded[-1].ran_on if recorded else None)
         learner = Learner(config, load_policy(config, device=device))

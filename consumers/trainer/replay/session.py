@@ -89,7 +89,7 @@ class Session:
 
     def _write(self, words: str) -> None:
         if not self._as_json:
-            sys.stdout.write(words)
+            sys.stdout.write(_harmless(words))
             sys.stdout.flush()
 
 
@@ -99,5 +99,10 @@ def _skipped(plan: Plan) -> list[Skipped]:
 
 
 def _say(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
+    sys.stderr.write(f"{_harmless(words)}\n")
     sys.stderr.flush()
+
+
+def _harmless(words: str) -> str:
+    """Without what steers a terminal: a journal may hold what a model or a user's code said."""
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in words)

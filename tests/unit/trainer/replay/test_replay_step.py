@@ -138,11 +138,12 @@ def test_the_table_is_for_people(folder: RunFolder, capsys: pytest.CaptureFixtur
         f"on cpu, {torch.get_num_threads()} thread",
         f"{record.loss:.8g}",
         record.weights_sha256[:12],
-        "given up: loss is nan",
+        "given up: loss is nan [31m",
         "2 steps: equal, bit for bit",
     ):
         assert part in said.out, said.out
     assert "step 1 on the way: equal" in said.err
+    assert "\x1b" not in said.out
     assert replay(folder, "4") == 0
     assert "members  3.0 3.1" in capsys.readouterr().out
 
@@ -162,7 +163,7 @@ def test_the_table_is_for_people(folder: RunFolder, capsys: pytest.CaptureFixtur
         (("1", "--with", "trainer.lr=-1"), "trainer.lr=-1"),
         (("1", "--with", "algorithm.objective=none"), "none"),
         (("1", "--set", "trainer.lr=1"), "replayed under its recorded recipe"),
-        (("1", "--set", "model.path=gone"), "gone"),
+        (("1", "--set", "model.path=gone"), "starting model is not at model.path='gone'"),
     ],
 )
 def test_what_cannot_be_replayed_is_told(
