@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Frozen
+from schemas.tracking import TrackingSection
 
 
 class RunSection(Frozen):
@@ -28,6 +29,8 @@ class BrokerSection(Frozen):
     """AMQP URL; empty starts a private node. WARREN_BROKER_URL wins."""
     heartbeat: int = Field(default=20, ge=1, le=600)
     """Seconds between AMQP heartbeats."""
+    recording: bool = True
+    """Whether a stream hears every data message, for `replay queue`; no guarantee needs it."""
 
 
 class ModelSection(Frozen):
@@ -279,13 +282,6 @@ class SuperviseSection(Frozen):
     """Whether a process that was told to leave (exit 0 in the middle of a run) is replaced."""
 
 
-class TrackingSection(Frozen):
-    """Where metrics go besides metrics.jsonl."""
-
-    backends: tuple[str, ...] = ()
-    """Names of trackers. This version has none: metrics.jsonl has everything."""
-
-
 class RunConfig(Frozen):
     """A recipe, complete and checked."""
 
@@ -360,11 +356,6 @@ class RunConfig(Frozen):
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
         """A key that would do nothing is refused, for whoever sets it means something by it."""
-        if self.tracking.backends:
-            raise ValueError(
-                f"tracking.backends={list(self.tracking.backends)}: this version has no trackers; "
-                f"leave it empty and read metrics.jsonl in the run folder"
-            )
         rollout = self.rollout
         if rollout.on_sync != "drain" and rollout.drain_deadline != RolloutSection().drain_deadline:
             raise ValueError(

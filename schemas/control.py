@@ -115,4 +115,6 @@ class Heartbeat(Message):
     its engine; -1 for none."""
     waiting_for: str = ""
     waiting_s: float = 0.0
+    metrics_port: Count = 0
+    """Of its Prometheus endpoint; 0 for none."""
     counters: dict[str, float] = {}

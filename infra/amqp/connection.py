@@ -112,8 +112,8 @@ class Broker:
 
     # -- life
 
-    async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect and declare the topology. From here on broadcasts are kept for `control()`.
+    async def start(self, timeout_s: float = 30.0, *, recording: bool = True) -> None:
+        """Connect, declare the topology (the recording if asked); `control()` hears from now on.
 
         Raises:
             BrokerUnreachable: Nobody answers at the address in time.
@@ -122,6 +122,7 @@ class Broker:
         """
         if self._io is not None:
             raise BrokerClosed("a Broker is started once")
+        self._topology.recording = recording
         self._io = IoThread(
             f"amqp {self.app_id}",
             after_batch=self._flush,
@@ -380,9 +381,8 @@ class Broker:
 
     async def _set_up_publish(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)
-        broken = self._publish_broken
-        confirmed = await Channel.open(connection, epoch=epoch, on_broken=broken)
-        events = await Channel.open(connection, epoch=epoch, on_broken=broken)
+        confirmed = await Channel.open(connection, epoch=epoch, on_broken=self._publish_broken)
+        events = await Channel.open(connection, epoch=epoch, on_broken=self._publish_broken)
         await self._publisher.attach(confirmed, events)
         self._publisher.pump()
 

@@ -27,10 +27,16 @@ RECORDING_PATIENCE_S = 15.0
 
 
 class Topology:
-    """A run's exchanges and queues at the broker."""
+    """A run's exchanges and queues at the broker.
+
+    Args:
+        run: Its name.
+    """
 
     def __init__(self, run: str) -> None:
         self._run = run
+        self.recording = True
+        """Whether the stream is one of them; it is cut off if not."""
         self._one_at_a_time = asyncio.Lock()
         self._recording_lost_at: float | None = None
 
@@ -53,6 +59,9 @@ class Topology:
             for queue in QUEUES:
                 self._declare(channel, queue)
             await _barrier(channel)
+            if not self.recording:
+                await self._cut_off_recording(channel)
+                return
             try:
                 await self._record(channel)
             except exceptions.ChannelClosed as error:
@@ -83,14 +92,16 @@ class Topology:
     ) -> None:
         """A stream that never comes back would keep every confirm waiting. (RabbitMQ 3.10 forgets
         its first stream when it is killed within a second of that stream's creation.)"""
-        channel = await Channel.open(connection, epoch=epoch)
+        await self._cut_off_recording(await Channel.open(connection, epoch=epoch))
+        logger.warning("going on without a recording, its stream is gone: %s", describe(error))
+
+    async def _cut_off_recording(self, channel: Channel) -> None:
         for key in WORK_KEYS.values():
             channel.raw.exchange_unbind(
                 self._name(ExchangeName.RECORDING), self._name(ExchangeName.WORK), routing_key=key
             )
         await _barrier(channel)
         channel.close()
-        logger.warning("going on without a recording, its stream is gone: %s", describe(error))
 
     def _declare(self, channel: Channel, queue: Queue) -> None:
         name = self._name(queue.name)

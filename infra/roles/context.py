@@ -14,6 +14,7 @@ from schemas.headers import Headers
 
 if TYPE_CHECKING:
     from infra.amqp.connection import Broker
+    from infra.observe.metrics.exporter import Exporter
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class RoleContext:
     """Newest heard or read of our run."""
     describe: Callable[[], Mapping[str, Any]] | None = None
     """Extra fields of the heartbeat."""
+    exporter: "Exporter | None" = None
+    """This process's metrics endpoint, if it has one."""
     known_run_id: str | None = None
     bound: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once `sync` reaches us: what is broadcast from then on is heard."""

@@ -21,6 +21,8 @@ async def send_heartbeats(context: RoleContext) -> None:
 
     while True:
         beat = heartbeat_of(context)
+        if context.exporter is not None:
+            context.exporter.hear_beat(beat)
         headers = {"run_id": beat.run_id}
         envelope, body = encode(
             beat, app_id=context.app_id, correlation_id=context.worker, headers=headers
@@ -44,6 +46,7 @@ def heartbeat_of(context: RoleContext) -> Heartbeat:
         "state": _state(context, waiting_s),
         "waiting_for": waiting_for,
         "waiting_s": round(waiting_s, 3),
+        "metrics_port": context.exporter.port if context.exporter is not None else 0,
         **told,
         "counters": {**_process_counters(), **told.get("counters", {})},
     }

@@ -20,7 +20,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -35,6 +35,9 @@ from infra.roles.heartbeats import send_heartbeats
 from infra.roles.outages import watch_broker
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
+
+if TYPE_CHECKING:
+    from infra.observe.metrics.exporter import Exporter
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +149,7 @@ async def _connected(
         broker = Broker(
             url, run=config.run.name, app_id=app_id, heartbeat_s=config.broker.heartbeat
         )
-        await broker.start(connect_timeout_s)
+        await broker.start(connect_timeout_s, recording=config.broker.recording)
         context = RoleContext(
             role=role,
             worker=name,
@@ -157,11 +160,22 @@ async def _connected(
                 warn_after_s=config.deadlines.warn_after, on_deadline=config.deadlines.on_deadline
             ),
             stop=stop,
+            exporter=_exporter(config, name),
         )
         try:
             await _run_body(context, body)
         finally:
             await broker.close()
+            if context.exporter is not None:
+                await asyncio.to_thread(context.exporter.close)
+
+
+def _exporter(config: RunConfig, worker: str) -> "Exporter | None":
+    if not config.tracking.prometheus_port:
+        return None
+    from infra.observe.metrics.exporter import start_exporter
+
+    return start_exporter(config, worker=worker)
 
 
 async def _run_body(context: RoleContext, body: Body) -> None:

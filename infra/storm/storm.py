@@ -114,7 +114,7 @@ class Storm:
             proxy = Proxy(node.ports.amqp)
             proxy.start()
             client = Broker(url, run=name, app_id="storm/hostile", heartbeat_s=20)
-            await client.start()
+            await client.start(recording=self._config.broker.recording)
             watch = Watch(client, self._folder)
             helpers = [
                 asyncio.create_task(watch.run(), name="watch"),

@@ -14,6 +14,7 @@ from infra.roles.fleet.children import RoleProcess
 from infra.roles.fleet.processes import end_orphans
 from infra.roles.fleet.run_folder import write_atomically
 from infra.roles.lifecycle import WORKER_VARIABLE
+from infra.roles.names import planned
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 
@@ -101,28 +102,17 @@ def plan(
     """
     skip = () if skip_step is None else ("--skip-step", str(skip_step))
     logs = folder.latest_logs.resolve()
-    counts = {
-        TRAINER: 1,
-        "producer": 1,
-        "rollout": config.rollout.workers,
-        "reward": config.reward.workers,
-    }
-    planned: list[RoleProcess] = []
-    for role, count in counts.items():
-        trains = role == TRAINER
-        for number in range(1, count + 1):
-            name = role if trains else f"{role}-{number}"
-            planned.append(
-                RoleProcess(
-                    role,
-                    name,
-                    [sys.executable, str(entry), role, str(folder.config), "--name", name],
-                    log=logs / f"{role}-{number}.log",
-                    at_first=(*flags, *skip) if trains else (),
-                    again=("--resume", *skip) if trains else (),
-                )
-            )
-    return planned
+    return [
+        RoleProcess(
+            role,
+            name,
+            [sys.executable, str(entry), role, str(folder.config), "--name", name],
+            log=logs / f"{role}-{number}.log",
+            at_first=(*flags, *skip) if role == TRAINER else (),
+            again=("--resume", *skip) if role == TRAINER else (),
+        )
+        for role, name, number in planned(config)
+    ]
 
 
 def child_environment(url: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -6,6 +6,7 @@ import contextlib
 import pika
 import pytest
 
+from infra.amqp.connection import Broker
 from infra.amqp.errors import (
     BadMessage,
     BrokerClosed,
@@ -185,6 +186,20 @@ async def test_the_recording_hears_every_data_message_from_any_offset(connect: C
     assert [d.stream_offset for d in heard] == list(range(len(WORK_KEYS)))
     later = await anext(broker.subscribe("recording", prefetch=100, offset=4))
     assert later.body == heard[4].body
+
+
+async def test_a_run_goes_without_a_recording_and_takes_it_up_again(
+    connect: Connect, broker_url: str, run_name: str
+) -> None:
+    broker = await connect()
+    await broker.publish(outgoing("prompt", b"heard"))
+    for recording, body in ((False, b"unheard"), (True, b"heard again")):
+        other = Broker(broker_url, run=run_name, app_id="test/other")
+        await other.start(recording=recording)
+        await other.publish(outgoing("prompt", body))
+        await other.close()
+    recorded = broker.subscribe("recording", prefetch=10)
+    assert [(await anext(recorded)).body for _ in range(2)] == [b"heard", b"heard again"]
 
 
 async def test_dead_goes_to_people_and_to_the_trainer(connect: Connect) -> None:

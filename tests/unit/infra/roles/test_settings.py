@@ -186,7 +186,8 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("tracking.backends=['wandb']", "has no trackers"),
+        ("tracking.prometheus_host='0.0.0.0'", "without tracking.prometheus_port"),
+        ("tracking.backends=['wandb', 'wandb']", "names 'wandb' twice"),
         ("rollout.drain_deadline=5", 'without rollout.on_sync="drain"'),
         ("weights={codec = 'full', keyframe_every = 5}", "every version is whole"),
         ("data.eval=[{path = 'e.jsonl', weight = 2}]", "e.jsonl has a weight"),
