@@ -9,9 +9,9 @@ from consumers.trainer.report import eval_line
 from consumers.trainer.steering.clock import PausableClock
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.refusals import Refusals
+from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
-from infra.runs.metrics import MetricsFile
 from schemas.journal import Evaluated
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Evaluator:
         chronicle: Chronicle,
         credits: Credits,
         clock: PausableClock,
-        metrics: MetricsFile,
+        metrics: Recorder,
         refusals: Refusals,
     ) -> None:
         self._ctx = ctx

@@ -34,9 +34,9 @@ from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.stepping import StepMemory, decided, stepped
+from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext
 from infra.runs.failpoints import FailPoint, reach
-from infra.runs.metrics import MetricsFile
 from schemas.journal import Batch, Skipped
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Loop:
         evaluator: Evaluator,
         refusals: Refusals,
         saver: Saver,
-        metrics: MetricsFile,
+        metrics: Recorder,
         tally: Tally,
     ) -> None:
         self._ctx = ctx

@@ -27,6 +27,7 @@ from consumers.trainer.steering.fence import Fence
 from consumers.trainer.steering.fleet import Fleet
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
+from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext
 from infra.roles.settings import as_json_tree
 from infra.runs.code_version import code_version
@@ -34,7 +35,7 @@ from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalReader
-from infra.runs.metrics import MetricsFile, read_metrics
+from infra.runs.metrics import read_metrics
 from infra.weights.store import WeightStore
 from schemas.journal import Opened
 
@@ -54,7 +55,7 @@ class Session:
         run_id: str,
     ) -> None:
         config, clock = ctx.config, PausableClock()
-        metrics = MetricsFile(ctx.folder.metrics)
+        metrics = Recorder.open(config, ctx.folder, run_id=run_id, exporter=ctx.exporter)
         tally = recovered.tally if recovered else Tally()
         self._ctx = ctx
         self._chronicle = chronicle
@@ -130,6 +131,13 @@ class Session:
 
     async def run(self) -> None:
         """Train to the end, beside the helpers; say farewell if the run is over."""
+        try:
+            await self._run()
+        finally:
+            async with self._ctx.waits("the trackers to take what is left"):
+                await asyncio.to_thread(self._metrics.close)
+
+    async def _run(self) -> None:
         ledger = self._chronicle.ledger
         ledger.books().check("at the start")
         self._ctx.heartbeat(self._describe)

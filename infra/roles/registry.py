@@ -25,6 +25,7 @@ BUILTINS: dict[str, str] = {
     "reward": "consumers.reward.functions",
     "objective": "consumers.trainer.learn.losses",
     "advantages": "consumers.trainer.batch.advantages",
+    "tracker": "infra.observe.tracking.backends",
 }
 """Kind -> the package or module whose decorators register its built-ins."""
 

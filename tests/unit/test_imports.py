@@ -34,6 +34,8 @@ ONLY_IN = {
     "sglang": ("consumers/rollout/engines/sglang",),
     "torch": ("infra/weights/", "consumers/rollout/engines/", "consumers/trainer/", DEMO),
     "matplotlib": (DEMO,),
+    "prometheus_client": ("infra/observe/metrics/",),
+    "tensorboard": ("infra/observe/tracking/",),
 }
 """Third-party package -> path prefixes that may import it."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.observe.tracking.tracker import check_trackers
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
 from infra.roles.command.check_row import check_gold, check_prompt
 from infra.roles.errors import ConfigError, ExitCode, WarrenError
@@ -62,6 +63,7 @@ def quick_probes(config: RunConfig, roles: Mapping[str, str]) -> list[Probe]:
     return [
         Probe(name="model", run=lambda: [check_model(config)]),
         Probe(name="weight store", run=lambda: [check_store(config)]),
+        Probe(name="trackers", run=lambda: check_trackers(config)),
         *(
             Probe(name=role, run=_role_probe(config, module), needs=needs.get(role, ()))
             for role, module in roles.items()

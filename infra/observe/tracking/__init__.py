@@ -1,0 +1,1 @@
+"""Where the trainer's lines go: `metrics.jsonl`, the metrics endpoint, trackers."""

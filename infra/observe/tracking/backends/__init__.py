@@ -1,0 +1,1 @@
+"""Trackers that come along, each in the module of its name."""
