@@ -21,6 +21,7 @@ ROLES = {
 TOOLS = {
     "ledger": "consumers.trainer.telling.command",
     "replay step": "consumers.trainer.replay.command",
+    "control": "infra.roles.command.control",
 }
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 

@@ -84,12 +84,43 @@ class RunState(Message):
     """Groups whose unfinished members need not be continued."""
 
 
-class Command(Message):
-    """An operator's wish, answered by the trainer with a new `RunState`."""
+Verb = Literal["pause", "resume", "drain", "stop"]
 
-    verb: Literal["pause", "resume", "drain", "stop"]
+WISHES: dict[Verb, Wanted] = {
+    "pause": Wanted.PAUSED,
+    "resume": Wanted.RUNNING,
+    "drain": Wanted.DRAINING,
+    "stop": Wanted.STOPPED,
+}
+"""What a command wants the run to be."""
+
+
+class Command(Message):
+    """An operator's wish, answered by the trainer with a new `RunState` and by every role with a
+    `CommandAck`. It may be sent again: who has heard it answers again."""
+
+    verb: Verb
+    number: Count
+    """Rises from command to command of one operator."""
+    by: str = ""
+    """Who asks: a name that no other process has."""
+
+
+class CommandAck(Message):
+    """A role's answer to a command (`events`)."""
+
+    run_id: str = ""
+    role: str
+    worker: str
+    host: str
+    verb: Verb
     number: Count
     by: str = ""
+    """Number and name as in the command."""
+    done: bool
+    """False: it was heard. True: this role is where it was told to be."""
+    detail: str = ""
+    """What it still has to do, or where it stands now."""
 
 
 class Heartbeat(Message):
@@ -101,7 +132,8 @@ class Heartbeat(Message):
     host: str
     pid: Int64
     state: str
-    """`starting`, `running`, `waiting`, `swapping`, `paused`, `leaving`."""
+    """`starting`, `running`, `waiting`, `swapping`, `paused`, `draining`, `leaving`, `left`; the
+    last one is the last word of a process."""
     version: Int64 = -1
     """Served by a rollout worker, measured; -1 elsewhere."""
     fingerprint: str = ""

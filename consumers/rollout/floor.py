@@ -17,7 +17,7 @@ from consumers.rollout.updates.gate import Gate, Holds
 from consumers.rollout.updates.progress import FruitlessCuts
 from consumers.rollout.updates.swap import Swap
 from consumers.rollout.updates.sync import HeldWeights, ReadNewest, WeightSync
-from infra.roles.context import RoleContext
+from infra.roles.context import RoleContext, Standing
 from schemas.control import RunState, Wanted
 
 
@@ -54,6 +54,18 @@ class Floor:
         if draining:
             self.drain_wanted.set()
         self.sync.hear_number(state.version)
+
+    def stands(self, wanted: Wanted) -> Standing:
+        """How far this worker is on its way to what the trainer wants."""
+        num_held = len(self.slots)
+        if wanted is Wanted.DRAINING:
+            return Standing(
+                self.intake.resting and not num_held,
+                f"{num_held} rollouts to hand over" if num_held else "everything handed over",
+            )
+        if wanted is Wanted.PAUSED:
+            return Standing(self.intake.resting, f"admits nothing, {num_held} rollouts run on")
+        return Standing(True, f"{num_held} of {self.slots.size} slots taken")
 
     def describe(self) -> dict[str, Any]:
         """Fields of the heartbeat."""

@@ -161,6 +161,7 @@ async def serve_rollouts(
     context.heartbeat(floor.describe)
     context.on_weights(floor.sync.hear)
     context.on_run_state(floor.hear_run_state)
+    context.settling(floor.stands)
     try:
         if await context.unless_stopped(_start(context, floor)):
             with Watchdog(floor.limits.stall_timeout_s):
@@ -246,8 +247,11 @@ async def _drain_on_request(floor: Floor) -> None:
 
 
 def _run_is_over(context: RoleContext) -> bool:
+    """Whether nobody needs what is held: a run that was stopped half-way may be resumed."""
     state = context.run_state
-    return state is not None and state.wanted is Wanted.STOPPED
+    if state is None or state.wanted is not Wanted.STOPPED:
+        return False
+    return state.step >= state.num_steps
 
 
 async def _cancelled(tasks: "Iterable[asyncio.Task[Any]]") -> None:

@@ -70,7 +70,7 @@ async def _purge(ctx: RoleContext) -> None:
         "the weight store to drop an earlier run", deadline_s=ctx.config.deadlines.stall
     ):
         await asyncio.to_thread(WeightStore.at(folder.weights(ctx.config)).clear)
-    for path in (folder.metrics, folder.summary):
+    for path in (folder.metrics, folder.summary, folder.wishes):
         path.unlink(missing_ok=True)
     StepMemory(folder.root).forget()
     if dropped:

@@ -14,8 +14,10 @@ Beside it: arrivals (journal, acknowledge), credits, evaluations closing, RunSta
 """
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -35,8 +37,9 @@ from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.stepping import StepMemory, decided, stepped
 from infra.observe.tracking.recorder import Recorder
-from infra.roles.context import RoleContext
+from infra.roles.context import RoleContext, Standing
 from infra.runs.failpoints import FailPoint, reach
+from schemas.control import Wanted
 from schemas.journal import Batch, Skipped
 
 logger = logging.getLogger(__name__)
@@ -77,6 +80,14 @@ class Loop:
         self._reward: float | None = None
         self._line: dict[str, Any] | None = None
         self._line_at = time.monotonic()
+        self._doing = ""
+
+    def stands(self, wanted: Wanted) -> Standing:
+        """Whether the trainer takes no further step, when the run is not to go on."""
+        ledger = self._chronicle.ledger
+        if self._doing and wanted is not Wanted.RUNNING:
+            return Standing(False, f"ends {self._doing} first")
+        return Standing(True, f"at step {ledger.step}, v{ledger.version}")
 
     async def run(self) -> bool:
         """Run; True when all steps are done and evaluated, False when told to stop before."""
@@ -92,7 +103,8 @@ class Loop:
                 await self._save()
             batch = await self._collector.collect()
             if batch is not None:
-                await self._train(batch)
+                with self._at_work(f"step {ledger.step + 1}"):
+                    await self._train(batch)
         done = ledger.step >= num_steps
         if ledger.step:
             await self._save()
@@ -127,6 +139,14 @@ class Loop:
         counts = self._chronicle.ledger.totals.counts()
         return {**counts, "late": counts["late"] + self._chronicle.evaluations.num_late}
 
+    @contextlib.contextmanager
+    def _at_work(self, what: str) -> Iterator[None]:
+        self._doing = what
+        try:
+            yield
+        finally:
+            self._doing = ""
+
     async def _evaluate_last(self) -> None:
         await self._evaluate_newest()
         if self._refusals.due(self._chronicle.ledger.version):
@@ -154,9 +174,10 @@ class Loop:
         await self._evaluator.closed()
         if self._chronicle.evaluations.open is not None:
             return  # told to stop: whoever resumes publishes first
-        metrics = await self._publisher.publish(
-            self._learner, ledger.step, whole=refused or self._publisher.unsettled
-        )
+        with self._at_work("the publication of its weights"):
+            metrics = await self._publisher.publish(
+                self._learner, ledger.step, whole=refused or self._publisher.unsettled
+            )
         if refused:
             self._refusals.published_again(ledger.version)
         self._chronicle.close_due()
@@ -165,7 +186,8 @@ class Loop:
 
     async def _save(self) -> None:
         if self._saver.saved_step != self._learner.step_done:
-            await self._saver.save()
+            with self._at_work("its checkpoint"):
+                await self._saver.save()
 
     async def _train(self, batch: list[OpenGroup]) -> None:
         chronicle, ledger = self._chronicle, self._chronicle.ledger

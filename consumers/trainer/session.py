@@ -27,6 +27,7 @@ from consumers.trainer.steering.fence import Fence
 from consumers.trainer.steering.fleet import Fleet
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
+from consumers.trainer.steering.wishes import Wishes
 from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext
 from infra.roles.settings import as_json_tree
@@ -62,10 +63,16 @@ class Session:
         self._recovered = recovered
         self._metrics = metrics
         self._fleet = Fleet(ctx)
-        self._announcer = Announcer(ctx, chronicle, clock, run_id=run_id)
+        path = ctx.folder.wishes
+        wishes = Wishes.read(path) if recovered else Wishes(path)
+        self._announcer = Announcer(ctx, chronicle, clock, wishes, run_id=run_id)
         self._credits = Credits(ctx, chronicle, clock, run_id=run_id)
         self._arrivals = Arrivals(
-            ctx, chronicle, tally, run_id=run_id, vocab_size=learner.policy.vocab_size
+            ctx,
+            chronicle,
+            tally,
+            run_id=run_id,
+            vocab_size=learner.policy.vocab_size,
         )
         refusals = Refusals(self._fleet, clock)
         self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics, refusals)
@@ -141,13 +148,14 @@ class Session:
         ledger = self._chronicle.ledger
         ledger.books().check("at the start")
         self._ctx.heartbeat(self._describe)
+        self._ctx.settling(self._loop.stands)
         self._arrivals.newest_published = await self._publisher.rebroadcast()
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._announcer.run()),
-                tasks.create_task(self._fleet.run()),
                 tasks.create_task(self._wake_on_stop()),
             ]
+            listening = tasks.create_task(self._fleet.run())
             if self._recovered is not None:
                 await self._pick_up(self._recovered)
             helpers += [
@@ -159,7 +167,9 @@ class Session:
             done = await self._loop.run()
             for helper in helpers:
                 helper.cancel()
-        await self._conclude(done)
+            await asyncio.gather(*helpers, return_exceptions=True)
+            await self._conclude(done)
+            listening.cancel()
 
     def close(self) -> None:
         """Close the journal."""
@@ -187,7 +197,7 @@ class Session:
         await asyncio.to_thread(self._metrics.append, "end", self._loop.end_line())
         reach(FailPoint.ENDED)
         if done or self._announcer.told_to_stop:
-            await self._announcer.farewell()
+            await self._announcer.farewell(self._fleet)
         logger.info(
             "%s: %d groups issued = %d trained + %d filtered + %d stale + %d dead + %d open",
             "the run is complete" if done else "stopped",

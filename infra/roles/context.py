@@ -21,7 +21,18 @@ logger = logging.getLogger(__name__)
 TRAINER = "trainer"
 STORE_PATIENCE_S = 10.0
 """A store shared with other runs is believed only after this long without a `RunState`."""
+OWN_STORE_PATIENCE_S = 3.0
+"""The run's own: a living trainer speaks up within this time, and says whether all is paused."""
 _STORE_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a role is on its way to a wanted state."""
+
+    reached: bool
+    detail: str = ""
+    """For people: what is still to be done, or what goes on."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -45,6 +56,12 @@ class RoleContext:
     """Extra fields of the heartbeat."""
     exporter: "Exporter | None" = None
     """This process's metrics endpoint, if it has one."""
+    stands: "Callable[[Wanted], Standing] | None" = None
+    """How far the role is on its way to a wanted state; see `settling`."""
+    command: Command | None = None
+    """Newest heard, or heard again."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each command, also by one that comes again."""
     known_run_id: str | None = None
     bound: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once `sync` reaches us: what is broadcast from then on is heard."""
@@ -101,12 +118,24 @@ class RoleContext:
             callback(self.run_state)
 
     def on_command(self, callback: Callable[[Command], None]) -> None:
-        """Call back for each operator's command (the trainer answers them)."""
+        """Call back for each operator's command, at once for the newest already heard."""
         self._command_callbacks.append(callback)
+        if self.command is not None:
+            callback(self.command)
 
     def heartbeat(self, describe: Callable[[], Mapping[str, Any]]) -> None:
         """Add fields of `Heartbeat` to ours, asked for every time one is sent."""
         self.describe = describe
+
+    def settling(self, stands: Callable[[Wanted], Standing]) -> None:
+        """Tell operators how far the role is when the trainer wants a state; asked for it often."""
+        self.stands = stands
+
+    @property
+    def admits(self) -> bool:
+        """Whether the run wants new work to be taken up."""
+        state = self.run_state
+        return state is None or state.wanted not in (Wanted.PAUSED, Wanted.DRAINING)
 
     async def unless_stopped(self, work: Awaitable[object]) -> bool:
         """Whether the work was done before the role was told to stop; else it is cancelled."""
@@ -164,14 +193,20 @@ class RoleContext:
             self.stop.set()
 
     def hear_command(self, command: Command) -> None:
-        """Take an operator's command; one that comes again, or late, is ignored.
+        """Take an operator's command; one that comes again is only answered, one that comes late
+        ignored.
 
         Numbers of one operator rise from command to command.
         """
-        if command.number <= self._commands.get(command.by, -1):
+        heard = self._commands.get(command.by, -1)
+        if command.number < heard:
             logger.info("ignoring command %d (%s): heard before", command.number, command.verb)
             return
         self._commands[command.by] = command.number
+        self.command = command
+        self.asked.set()
+        if command.number == heard:
+            return
         for callback in self._command_callbacks:
             callback(command)
         if command.verb == "stop" and not self.stop.is_set():
@@ -195,7 +230,7 @@ class RoleContext:
         from infra.roles.newest import newest_manifest
         from infra.weights.errors import StoreFailed
 
-        patience = STORE_PATIENCE_S if self.config.weights.store else 0.0
+        patience = STORE_PATIENCE_S if self.config.weights.store else OWN_STORE_PATIENCE_S
         asked_at = asyncio.get_running_loop().time()
         while self.known_run_id is None:
             if asyncio.get_running_loop().time() - asked_at >= patience:

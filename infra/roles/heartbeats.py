@@ -9,28 +9,39 @@ from contextlib import suppress
 from pathlib import Path
 
 from infra.roles.context import RoleContext
-from schemas.control import Heartbeat, Wanted
+from schemas.control import Heartbeat
 
 PERIOD_S = 2.0
+LEFT = "left"
+"""State of a process's last heartbeat."""
 
 
 async def send_heartbeats(context: RoleContext) -> None:
     """Send until cancelled. Unconfirmed and transient: a lost one is followed by the next."""
+    while True:
+        await _send(context, heartbeat_of(context))
+        await asyncio.sleep(PERIOD_S)
+
+
+async def say_left(context: RoleContext) -> None:
+    """The last heartbeat of this process: it holds nothing more, and nobody need wait for it."""
+    beat = heartbeat_of(context)
+    await _send(context, beat.model_copy(update={"state": LEFT, "rollout_ids": ()}))
+
+
+async def _send(context: RoleContext, beat: Heartbeat) -> None:
     from infra.amqp.codec import encode
     from infra.amqp.message import Outgoing
 
-    while True:
-        beat = heartbeat_of(context)
-        if context.exporter is not None:
-            context.exporter.hear_beat(beat)
-        headers = {"run_id": beat.run_id}
-        envelope, body = encode(
-            beat, app_id=context.app_id, correlation_id=context.worker, headers=headers
-        )
-        await context.broker.emit(
-            Outgoing(exchange="events", routing_key="heartbeat", envelope=envelope, body=body)
-        )
-        await asyncio.sleep(PERIOD_S)
+    if context.exporter is not None:
+        context.exporter.hear_beat(beat)
+    headers = {"run_id": beat.run_id}
+    envelope, body = encode(
+        beat, app_id=context.app_id, correlation_id=context.worker, headers=headers
+    )
+    await context.broker.emit(
+        Outgoing(exchange="events", routing_key="heartbeat", envelope=envelope, body=body)
+    )
 
 
 def heartbeat_of(context: RoleContext) -> Heartbeat:
@@ -76,6 +87,6 @@ def _state(context: RoleContext, waiting_s: float) -> str:
         return "leaving"
     if context.known_run_id is None:
         return "starting"
-    if context.run_state is not None and context.run_state.wanted is Wanted.PAUSED:
-        return "paused"
+    if context.run_state is not None and not context.admits:
+        return context.run_state.wanted.value
     return "waiting" if waiting_s >= context.config.deadlines.warn_after else "running"

@@ -26,12 +26,13 @@ import uvloop
 
 from infra.observe.logs import set_up_logging
 from infra.observe.waits import Waits
+from infra.roles.acks import answer_commands, say_done_with_stop
 from infra.roles.broker_url import find_url
 from infra.roles.context import TRAINER, RoleContext
 from infra.roles.control import listen, watch_silence
 from infra.roles.errors import ExitCode, LeftWithoutHandover, WarrenError
 from infra.roles.fleet.processes import leave_at_once
-from infra.roles.heartbeats import send_heartbeats
+from infra.roles.heartbeats import say_left, send_heartbeats
 from infra.roles.outages import watch_broker
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
@@ -164,7 +165,10 @@ async def _connected(
         )
         try:
             await _run_body(context, body)
+            await say_done_with_stop(context)
         finally:
+            with contextlib.suppress(WarrenError):  # a broker that is given up takes no word
+                await say_left(context)
             await broker.close()
             if context.exporter is not None:
                 await asyncio.to_thread(context.exporter.close)
@@ -191,6 +195,7 @@ async def _run_body(context: RoleContext, body: Body) -> None:
     helpers = [
         asyncio.create_task(listen(context), name="control"),
         asyncio.create_task(send_heartbeats(context), name="heartbeats"),
+        asyncio.create_task(answer_commands(context), name="answers"),
         asyncio.create_task(watch_broker(context), name="broker"),
         asyncio.create_task(_bound_leaving(context, work), name="leaving"),
     ]

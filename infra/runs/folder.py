@@ -91,6 +91,11 @@ class RunFolder:
         return self.root / "summary.json"
 
     @property
+    def wishes(self) -> Path:
+        """What operators wanted last (`run.py control`), for a trainer that comes back."""
+        return self.root / "wishes.json"
+
+    @property
     def fleet(self) -> Path:
         """Name -> process id of what `up` runs, as JSON; removed when it ends in good order."""
         return self.root / "fleet.json"

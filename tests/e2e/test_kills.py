@@ -22,12 +22,6 @@ def kill(*victims: Running) -> None:
     assert [victim.exit_code() for victim in victims] == [-signal.SIGKILL] * len(victims)
 
 
-def hears_again(running: Running) -> bool:
-    """Its control connection is back."""
-    lines = running.output().splitlines()
-    return any("control connection" in line and line.endswith("is back") for line in lines)
-
-
 def test_whatever_is_killed_every_group_ends_once(tmp_path: Path, untaught_folder: Path) -> None:
     recipe = str(
         write_recipe(
@@ -64,12 +58,9 @@ def test_whatever_is_killed_every_group_ends_once(tmp_path: Path, untaught_folde
     kill(broker)
     broker = role("broker")
     eventually(lambda: broker.says("serving amqp://"), "the broker's return")
-    # The run could be over before one who is cut off hears of it, and nobody would say it again.
-    everybody = (trainer, producer, reward, late)
-    eventually(lambda: all(map(hears_again, everybody)), "everybody's return to the broker")
-    gate.touch()
+    gate.touch()  # whoever is still cut off when the run is over hears of it all the same
 
-    for running in everybody:
+    for running in (trainer, producer, reward, late):
         assert running.exit_code() == 0, running.output()
     broker.process.send_signal(signal.SIGINT)
     assert broker.exit_code() == 0, broker.output()

@@ -85,6 +85,11 @@ class Intake:
             async with asyncio.timeout(timeout_s):
                 await self._at_rest.wait()
 
+    @property
+    def resting(self) -> bool:
+        """Whether no message is on its way in."""
+        return self._at_rest.is_set()
+
     async def run(self) -> None:
         """Pull until cancelled."""
         async with AsyncExitStack() as waiting:

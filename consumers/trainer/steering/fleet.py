@@ -7,12 +7,15 @@ from collections import Counter
 from infra.amqp.codec import decode
 from infra.amqp.errors import BadMessage
 from infra.roles.context import RoleContext
+from infra.roles.heartbeats import LEFT
 from schemas.control import Heartbeat
 
 logger = logging.getLogger(__name__)
 
 GONE_AFTER_S = 15.0
 """A role that is silent for longer counts as gone."""
+_MAY_RETURN_S = 60.0
+"""One that was heard so lately may only be cut off: it is waited for before the trainer leaves."""
 
 
 class Fleet:
@@ -33,14 +36,34 @@ class Fleet:
                 logger.debug("a heartbeat that cannot be read: %s", error.reason)
                 continue
             now = _now()
-            if f"{beat.role}/{beat.worker}" not in self._beats:  # workers come and go for weeks
-                self._beats = {k: v for k, v in self._beats.items() if now - v[1] < GONE_AFTER_S}
-            self._beats[f"{beat.role}/{beat.worker}"] = (beat, now)
+            name = f"{beat.role}/{beat.worker}"
+            if beat.state == LEFT:
+                self._beats.pop(name, None)
+                continue
+            if name not in self._beats:  # workers come and go for weeks
+                self._beats = {k: v for k, v in self._beats.items() if now - v[1] < _MAY_RETURN_S}
+            self._beats[name] = (beat, now)
 
     def alive(self) -> list[Heartbeat]:
         """Of roles heard lately."""
         now = _now()
         return [beat for beat, at in self._beats.values() if now - at < GONE_AFTER_S]
+
+    def staying(self, since: float) -> list[str]:
+        """Other roles of this run that have not left, `role/worker`.
+
+        Args:
+            since: Loop time from which on `GONE_AFTER_S` of silence count as having left.
+        """
+        now, run_id = _now(), self._ctx.known_run_id
+        return sorted(
+            name
+            for name, (beat, at) in self._beats.items()
+            if name != self._ctx.app_id
+            and beat.run_id == run_id
+            and since - at < _MAY_RETURN_S
+            and now - max(at, since) < GONE_AFTER_S
+        )
 
     def held(self) -> frozenset[str]:
         """Rollout ids that some process holds."""

@@ -25,6 +25,7 @@ COMMANDS = {
     "trainer": "start the trainer",
     "ledger": "print what became of every group, of a live or a stopped run",
     "replay": "run again what a run has recorded, and compare",
+    "control": "pause, resume, drain or stop a run, and say who has not answered",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

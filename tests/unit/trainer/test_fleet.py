@@ -41,7 +41,7 @@ async def test_workers_that_come_and_go_are_not_remembered(monkeypatch: pytest.M
     await listener.run()
     assert listener.held() == {"99.0"}
     assert sorted(beat.worker for beat in listener.alive()) == ["lasting", "w99"]
-    assert len(listener._beats) <= 3
+    assert len(listener._beats) <= 8
     assert listener.describe() == "no producer process is heard"
 
 
@@ -73,3 +73,33 @@ async def test_a_version_is_refused_when_nobody_serves_it_and_those_who_could_sa
     await listener.run()
     assert listener.refuses(5) is refused
     assert listener.newest_served() == max((version for _, version, _ in workers), default=-1)
+
+
+async def test_who_stays_is_waited_for_until_it_leaves_or_is_not_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was cut off when the run ended gets `GONE_AFTER_S` from then on."""
+    clock = 0.0
+    monkeypatch.setattr(fleet, "_now", lambda: clock)
+
+    async def events() -> AsyncIterator[Any]:
+        for name in ("stays", "leaves", "foreign"):
+            yield heard("rollout", name, run_id="b" if name == "foreign" else "a")
+        left = Heartbeat(run_id="a", role="rollout", worker="leaves", host="h", pid=1, state="left")
+        envelope, body = encode(left, app_id="x", correlation_id="x", headers={})
+        yield SimpleNamespace(envelope=envelope, body=body)
+        yield heard("trainer", "t", run_id="a")
+
+    ctx = SimpleNamespace(
+        broker=SimpleNamespace(events=events), known_run_id="a", app_id="trainer/t"
+    )
+    listener = fleet.Fleet(ctx)  # type: ignore[arg-type]
+    await listener.run()
+    assert listener.staying(0.0) == ["rollout/stays"]
+    clock = 40.0
+    assert listener.staying(30.0) == ["rollout/stays"]
+    assert listener.alive() == []
+    clock = 46.0
+    assert listener.staying(30.0) == []
+    clock = 100.0
+    assert listener.staying(99.0) == []

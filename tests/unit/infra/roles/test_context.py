@@ -131,7 +131,8 @@ async def test_the_run_is_learned_from_the_store_when_nobody_speaks(
 
     monkeypatch.setattr("infra.roles.newest.newest_manifest", newest)
     monkeypatch.setattr(contexts, "_STORE_PERIOD_S", 0.01)
-    monkeypatch.setattr(contexts, "STORE_PATIENCE_S", 0.0 if not store else 3600.0)
+    monkeypatch.setattr(contexts, "STORE_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(contexts, "OWN_STORE_PATIENCE_S", 0.0)
     context = make(tmp_path, store=store)
     asking = asyncio.create_task(context.run_id())
     if store:

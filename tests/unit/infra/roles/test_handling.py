@@ -1,12 +1,15 @@
 """Messages are handled side by side, and what was begun when the role is told to stop ends."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.roles.context import Standing
 from infra.roles.handling import handle_each
+from schemas.control import RunState, Wanted
 from tests.unit.infra.roles.role_contexts import make_context
 
 
@@ -115,4 +118,43 @@ async def test_a_message_in_hand_is_no_idleness(tmp_path: Path) -> None:
     done.set()
     context.stop.set()
     async with asyncio.timeout(10):
+        await role
+
+
+async def test_while_the_run_is_paused_or_drained_nothing_is_taken(tmp_path: Path) -> None:
+    messages, done, going_on = Messages(), [], asyncio.Event()
+    context = make_context(tmp_path, broker=messages)
+    context.set_run_id("a")
+    context.hear_run_state(RunState(run_id="a", number=1, wanted=Wanted.PAUSED))
+
+    async def handle(message: Any) -> None:
+        await going_on.wait()
+        done.append(message)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    def stands(wanted: Wanted) -> Standing:
+        assert context.stands is not None
+        return context.stands(wanted)
+
+    role = asyncio.create_task(handle_each(context, "credits", handle, prefetch=8))
+    await until(lambda: context.waits.current()[0] == "the operator to let the run go on")
+    assert messages.asked is None
+    assert stands(Wanted.PAUSED).reached and not stands(Wanted.RUNNING).reached
+    messages.put(1)
+    context.hear_run_state(RunState(run_id="a", number=2))
+    await until(
+        lambda: messages.asked is not None and stands(Wanted.DRAINING).detail[-9:] == "1 in hand"
+    )
+    context.hear_run_state(RunState(run_id="a", number=3, wanted=Wanted.DRAINING))
+    await until(lambda: stands(Wanted.PAUSED).reached)
+    assert not stands(Wanted.DRAINING).reached
+    going_on.set()
+    await until(lambda: stands(Wanted.DRAINING).reached)
+    assert done == [1]
+    context.stop.set()
+    async with asyncio.timeout(5):
         await role

@@ -1,0 +1,79 @@
+"""Who has to answer a command, and what is said of who did not."""
+
+from infra.roles.command.control import Roll, line, operator
+from schemas.control import Command, CommandAck, Heartbeat, Verb
+
+
+def beat(role: str, worker: str = "1", state: str = "running") -> Heartbeat:
+    return Heartbeat(role=role, worker=worker, host="h", pid=1, state=state)
+
+
+def ack(command: Command, role: str, *, done: bool = True, detail: str = "") -> CommandAck:
+    return CommandAck(
+        role=role,
+        worker="1",
+        host="h",
+        verb=command.verb,
+        number=command.number,
+        by=command.by,
+        done=done,
+        detail=detail,
+    )
+
+
+def roll(verb: Verb = "pause") -> Roll:
+    return Roll(Command(verb=verb, number=5, by="me"))
+
+
+def test_everybody_who_is_heard_has_to_do_it() -> None:
+    ours = roll()
+    assert not ours.complete
+    assert ours.missing_text() == "nobody of this run was heard"
+    for role in ("trainer", "rollout"):
+        ours.beat(beat(role), 0.0)
+    ours.ack(ack(ours.command, "trainer"), 1.0)
+    ours.ack(ack(ours.command, "rollout", done=False, detail="2 left"), 1.0)
+    assert not ours.complete
+    assert ours.missing_text() == "1 of 2 have not done it: rollout/1 on h heard: 2 left"
+    ours.ack(ack(ours.command, "rollout"), 2.0)
+    assert ours.complete
+    ours.beat(beat("reward"), 3.0)
+    assert "reward/1 on h no answer" in ours.missing_text()
+
+
+def test_answers_to_others_do_not_count() -> None:
+    ours = roll()
+    for other in (
+        Command(verb="pause", number=5, by="you"),
+        Command(verb="pause", number=4, by="me"),
+    ):
+        ours.ack(ack(other, "trainer"), 0.0)
+    assert not ours.roles
+
+
+def test_without_a_trainer_nothing_is_done() -> None:
+    ours = roll()
+    ours.ack(ack(ours.command, "rollout"), 0.0)
+    assert not ours.complete
+    assert "no trainer was heard" in ours.missing_text() and "--resume" in ours.hint()
+
+
+def test_who_leaves_meanwhile_is_not_waited_for_and_after_a_stop_has_done_it() -> None:
+    for verb, there in (("pause", False), ("stop", True)):
+        ours = roll("stop" if verb == "stop" else "pause")
+        ours.beat(beat("reward"), 0.0)
+        ours.beat(beat("reward", state="left"), 1.0)
+        assert ("reward/1" in ours.roles) is there
+        assert not ours.missing
+        ours.beat(beat("rollout", state="left"), 1.0)
+        assert "rollout/1" not in ours.roles
+
+
+def test_strangers_names_do_not_reach_the_terminal_as_they_are() -> None:
+    ours = roll()
+    ours.beat(beat("rollout", "\x1b[2Jx"), 0.0)
+    assert line(ours.roles["rollout/\x1b[2Jx"]) == "rollout/\\x1b[2Jx on h no answer"
+
+
+def test_operators_are_told_apart() -> None:
+    assert operator() != operator()
