@@ -22,6 +22,10 @@ TOOLS = {
     "ledger": "consumers.trainer.telling.command",
     "replay step": "consumers.trainer.replay.command",
     "control": "infra.roles.command.control",
+    "dead list": "infra.roles.command.dead.list",
+    "dead show": "infra.roles.command.dead.show",
+    "dead requeue": "infra.roles.command.dead.requeue",
+    "dead drop": "infra.roles.command.dead.drop",
 }
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 

@@ -75,7 +75,8 @@ class Books:
             return dict(members_by_row(credit.indexes, credit.group_size))
         if not credit.indexes:
             return {}
-        return {self.datasets[Purpose.TRAIN].row_of(credit.group): credit.indexes}
+        position = credit.group if credit.position is None else credit.position
+        return {self.datasets[Purpose.TRAIN].row_of(position): credit.indexes}
 
     def tasks(self, credit: Credit, row: int, members: Sequence[int]) -> list[RolloutTask]:
         """The tasks of some members, all of one row.

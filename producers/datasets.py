@@ -63,14 +63,14 @@ class Dataset:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def row_of(self, credit: int) -> int:
-        """The row that a credit stands for."""
-        block, slot = divmod(credit, len(self._schedule))
+    def row_of(self, position: int) -> int:
+        """The row at a position of the endless shuffle."""
+        block, slot = divmod(position, len(self._schedule))
         source = int(self._schedule[slot])
         turn = block * int(self._quotas[source]) + int(self._ranks[slot])
         length = len(self._files[source])
-        epoch, position = divmod(turn, length)
-        row = permuted(position, length, key=f"{self._seed}:{source}:{epoch}")
+        epoch, place = divmod(turn, length)
+        row = permuted(place, length, key=f"{self._seed}:{source}:{epoch}")
         return int(self._ends[source]) - length + row
 
     def read(self, row: int) -> Row:

@@ -44,6 +44,8 @@ class Issued(Frozen):
     """For `eval`, the one group is the version to evaluate."""
     at: float = 0.0
     """Seconds since 1970 at the trainer, for people: nothing is decided by it."""
+    positions: tuple[Count, ...] = ()
+    """In the shuffled dataset, of groups that stand in for closed ones; empty: the next ones."""
 
 
 class Confirmed(Frozen):
@@ -92,6 +94,23 @@ class Late(Frozen):
     index: int
     attempt: Count = 0
     purpose: Purpose = Purpose.TRAIN
+
+
+class Requeued(Frozen):
+    """An operator wants a dead member back. It becomes pending again; if its group is closed, or
+    about to be trained, another group is issued for the same prompt."""
+
+    record: Literal["requeued"] = "requeued"
+    rollout_id: str
+    group: Count
+    index: int
+    """-1: every dead member."""
+    purpose: Purpose = Purpose.TRAIN
+    letter: str
+    """Id of the dead letter."""
+    by: str
+    at: float = 0.0
+    """Seconds since 1970 at the trainer, for people: nothing is decided by it."""
 
 
 class Closed(Frozen):
@@ -183,6 +202,7 @@ JournalRecord = Annotated[
     | Confirmed
     | Arrived
     | Late
+    | Requeued
     | Batch
     | GroupsClosed
     | Stepped

@@ -30,6 +30,8 @@ class Credit(Message):
     seed: Int64
     group_size: Annotated[int, Field(gt=0, le=MAX_COUNT)]
     """For an evaluation, samples per prompt."""
+    position: Count | None = None
+    """In the shuffled dataset, where that is not the group's number: once a group was requeued."""
 
 
 class Sampling(Frozen):
@@ -268,6 +270,7 @@ class OriginalMessage(Frozen):
     type: str
     message_id: str = ""
     headers: FreeTable = {}
+    content_encoding: str | None = None
     truncated: bool = False
     body: str
     """Base64 of the bytes as they came."""
@@ -307,3 +310,16 @@ class Failure(Message):
     @classmethod
     def _ends(cls, text: str) -> str:
         return encodable(text[-MAX_TRACEBACK_CHARS:])
+
+
+class Requeue(Message):
+    """An operator wants a dead member of a group back (operator -> `failures` -> trainer).
+
+    Headers name run, purpose, group and member, as a failure's do.
+    """
+
+    letter: str
+    """Id of the dead letter."""
+    by: str
+    original: OriginalMessage
+    """What died, its budget granted anew."""

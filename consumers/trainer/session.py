@@ -73,6 +73,7 @@ class Session:
             tally,
             run_id=run_id,
             vocab_size=learner.policy.vocab_size,
+            credits=self._credits,
         )
         refusals = Refusals(self._fleet, clock)
         self._evaluator = Evaluator(ctx, chronicle, self._credits, clock, metrics, refusals)

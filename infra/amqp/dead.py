@@ -32,6 +32,7 @@ def original_message(delivery: Delivery) -> OriginalMessage:
         type=delivery.envelope.type,
         message_id=delivery.envelope.message_id,
         headers=dict(delivery.envelope.headers),
+        content_encoding=delivery.envelope.content_encoding,
         truncated=len(body) < len(delivery.body),
         body=base64.b64encode(body).decode("ascii"),
     )

@@ -3,7 +3,7 @@
 trajectories --+                                        +--> ledger, evaluations --> bell
 evaluations  --+--> screen --> append ... --> one fsync +--> acknowledge
 failures     --+       |
-                       +--> not in order: to `dead` with the reason, then acknowledged
+requeues     --+       +--> not in order: to `dead` with the reason, then acknowledged
 """
 
 import asyncio
@@ -11,10 +11,17 @@ import contextlib
 import logging
 
 from consumers.trainer.arriving.chronicle import Chronicle
-from consumers.trainer.arriving.screening import Screened, screen_failure, screen_trajectory
+from consumers.trainer.arriving.screening import (
+    Screened,
+    screen_failure,
+    screen_requeue,
+    screen_trajectory,
+)
 from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.books.balance import Report
 from consumers.trainer.books.group import MemberState
+from consumers.trainer.steering.credits import Credits
+from infra.amqp.codec import decode
 from infra.amqp.dead import give_up
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery
@@ -23,7 +30,7 @@ from infra.roles.errors import DeadlinePassed
 from infra.runs.failpoints import FailPoint, reach
 from schemas.headers import Purpose
 from schemas.journal import Arrived, Late
-from schemas.work import Failure, FailureKind
+from schemas.work import Failure, FailureKind, OriginalMessage, Requeue
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +49,14 @@ class Arrivals:
         *,
         run_id: str,
         vocab_size: int,
+        credits: Credits,
     ) -> None:
         self._ctx = ctx
         self._chronicle = chronicle
         self._tally = tally
         self._run_id = run_id
         self._vocab_size = vocab_size
+        self._credits = credits
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self.newest_published = -1
         """Newest version that any worker can have."""
@@ -88,11 +97,12 @@ class Arrivals:
         taken: list[Delivery] = []
         refused: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
-            reason = (
-                self._take_failure(delivery)
-                if delivery.queue == "failures"
-                else self._take_trajectory(delivery)
-            )
+            if delivery.envelope.type == Requeue.__name__ and delivery.queue == "failures":
+                reason = self._take_requeue(delivery)
+            elif delivery.queue == "failures":
+                reason = self._take_failure(delivery)
+            else:
+                reason = self._take_trajectory(delivery)
             if reason is None:
                 taken.append(delivery)
             else:
@@ -128,6 +138,27 @@ class Arrivals:
             logger.warning("a dead letter of %r, never issued", screened.record.rollout_id)
             return None
         self._count(screened, expected, delivery.body)
+        return None
+
+    def _take_requeue(self, delivery: Delivery) -> str | None:
+        """Note that a dead member is wanted back; the reason when it cannot be."""
+        try:
+            record, original = screen_requeue(delivery, run_id=self._run_id)
+        except BadMessage as error:
+            return error.reason
+        evaluating = record.purpose is Purpose.EVAL
+        books = self._chronicle.evaluations if evaluating else self._chronicle.ledger
+        expected = books.requeues(record.group, record.index)
+        if expected is Report.UNKNOWN and evaluating:
+            return f"the evaluation of version {record.group} is closed: nobody waits for it"
+        if expected is Report.UNKNOWN:
+            return f"{record.rollout_id} was never issued"
+        if expected is Report.LATE:
+            logger.info("%s is not requeued: asked for again, or back already", record.rollout_id)
+            return None
+        self._chronicle.note(record)
+        logger.info("%s is requeued by %s", record.rollout_id, record.by)
+        self._credits.bring_back(record, original)
         return None
 
     def _expects(self, record: Arrived) -> Report:
@@ -183,7 +214,10 @@ class Arrivals:
             envelope.app_id or "unknown",
             reason,
         )
-        await give_up(self._ctx.broker, delivery, _failure(delivery, reason, self._ctx.worker))
+        failure = _failure(delivery, reason, self._ctx.worker)
+        if envelope.type == Requeue.__name__:
+            failure = failure.model_copy(update={"original": _requeued(delivery)})
+        await give_up(self._ctx.broker, delivery, failure)
 
     def _watch_fruitless(self) -> None:
         """Raises DeadlinePassed when too many groups closed without one to train on."""
@@ -197,6 +231,14 @@ class Arrivals:
             )
         logger.warning("%s", message)
         fruitless.said()
+
+
+def _requeued(delivery: Delivery) -> OriginalMessage | None:
+    """What an operator wanted back, so that it lies in `dead_letters` as it did before."""
+    try:
+        return decode(delivery, delivery.body, Requeue).original
+    except BadMessage:
+        return None
 
 
 def _failure(delivery: Delivery, reason: str, worker: str) -> Failure:

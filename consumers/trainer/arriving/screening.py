@@ -1,5 +1,6 @@
 """Is a delivery what the journal may take? Pure: a record, a reason to give it up, or nothing."""
 
+import time
 from dataclasses import dataclass
 
 from consumers.trainer.batch.groups import why_no_reward, why_unusable
@@ -7,8 +8,8 @@ from infra.amqp.codec import decode, read_headers
 from infra.amqp.errors import BadMessage
 from infra.amqp.message import Delivery, Envelope
 from schemas.headers import Headers, Purpose, rollout_id_of
-from schemas.journal import Arrived
-from schemas.work import Failure, Trajectory
+from schemas.journal import Arrived, Requeued
+from schemas.work import Failure, OriginalMessage, Requeue, Trajectory
 
 MAX_ERROR_CHARS = 300
 
@@ -65,6 +66,29 @@ def screen_failure(delivery: Delivery, *, run_id: str) -> Screened | str:
     index = headers.index if headers.rollout_id else -1
     text = _error_text(delivery)[:MAX_ERROR_CHARS]
     return Screened(_record(envelope, headers, index=index).model_copy(update={"error": text}))
+
+
+def screen_requeue(delivery: Delivery, *, run_id: str) -> tuple[Requeued, OriginalMessage]:
+    """Which member an operator wants back.
+
+    Raises:
+        BadMessage: It must be given up, with the reason.
+    """
+    headers = read_headers(delivery.envelope)
+    if headers.run_id != run_id:
+        raise BadMessage(f"belongs to run {headers.run_id!r}, this is run {run_id!r}")
+    requeue = decode(delivery.envelope, delivery.body, Requeue)
+    index = headers.index if headers.rollout_id else -1
+    record = Requeued(
+        rollout_id=headers.rollout_id or f"every dead member of group {headers.group}",
+        group=headers.group,
+        index=index,
+        purpose=headers.purpose,
+        letter=requeue.letter,
+        by=requeue.by,
+        at=time.time(),
+    )
+    return record, requeue.original
 
 
 def _unusable(trajectory: Trajectory, *, newest_version: int, vocab_size: int) -> str | None:

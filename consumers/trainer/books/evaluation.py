@@ -5,7 +5,7 @@ from typing import Any
 
 from consumers.trainer.books.balance import Report
 from schemas.headers import Purpose
-from schemas.journal import Arrived, Confirmed, Evaluated, Issued, JournalRecord, Late
+from schemas.journal import Arrived, Confirmed, Evaluated, Issued, JournalRecord, Late, Requeued
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class OpenEvaluation:
     rewards: dict[int, float] = field(default_factory=dict)
     """By member."""
     failed: set[int] = field(default_factory=set)
+    again: set[int] = field(default_factory=set)
+    """Failed ones that an operator wants back: to be asked for once more."""
     num_other_version: int = 0
     """Members with tokens of another version."""
     num_tokens: int = 0
@@ -84,6 +86,18 @@ class Evaluations:
         known = index in self.open.rewards or index in self.open.failed
         return Report.LATE if known else Report.COUNTED
 
+    def requeues(self, version: int, index: int) -> Report:
+        """What a `Requeued` would come to; unknown when its evaluation is not open."""
+        one = self.open
+        if one is None or version != one.version or not -1 <= index < one.num_asked:
+            return Report.UNKNOWN
+        return Report.COUNTED if _failed(one, index) else Report.LATE
+
+    @property
+    def to_repeat(self) -> tuple[int, ...]:
+        """Members of the open one that are to be asked for once more."""
+        return () if self.open is None else tuple(sorted(self.open.again))
+
     def apply(self, record: JournalRecord) -> Report | None:
         """Take the next record of the journal; tells what a report came to."""
         match record:
@@ -102,6 +116,11 @@ class Evaluations:
                 return report
             case Late() if record.purpose is Purpose.EVAL:
                 self.num_late += 1
+            case Requeued() if record.purpose is Purpose.EVAL:
+                if (one := self.open) is not None and one.version == record.group:
+                    wanted = _failed(one, record.index)
+                    one.failed -= wanted
+                    one.again |= wanted
             case Evaluated():
                 self.open = None
             case _:
@@ -125,6 +144,7 @@ class Evaluations:
                 "attempts": sorted(one.attempts.items()),
                 "rewards": sorted(one.rewards.items()),
                 "failed": sorted(one.failed),
+                "again": sorted(one.again),
                 "num_other_version": one.num_other_version,
                 "num_tokens": one.num_tokens,
             },
@@ -140,6 +160,7 @@ class Evaluations:
             fields = dict(data["open"])
             fields["rewards"] = dict(fields["rewards"])
             fields["failed"] = set(fields["failed"])
+            fields["again"] = set(fields.get("again", ()))
             fields["asked"] = tuple(fields["asked"])
             fields["attempts"] = dict(fields["attempts"])
             evaluations.open = OpenEvaluation(**fields)
@@ -152,6 +173,7 @@ class Evaluations:
         one = self.open
         if one is not None and one.version == record.groups[0]:
             one.attempt, one.asked, one.confirmed = record.attempt, record.indexes, False
+            one.again -= set(record.indexes)
             if record.attempt:
                 one.attempts.update(dict.fromkeys(record.indexes, record.attempt))
 
@@ -170,3 +192,8 @@ class Evaluations:
         versions = {record.oldest_version, record.newest_version}
         one.num_other_version += versions != {one.version}
         return expected
+
+
+def _failed(one: OpenEvaluation, index: int) -> set[int]:
+    """Of one member, or of all for -1, those that failed."""
+    return set(one.failed) if index < 0 else one.failed & {index}

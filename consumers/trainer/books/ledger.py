@@ -7,6 +7,8 @@
         staleness took the last needed one -------- GroupsClosed --> stale
         too few ----------------------------------- GroupsClosed --> dead
         its step cannot be taken ------- Batch ----- Skipped ------> dead
+    Requeued --> a dead member of a group that waits for others: asked for once more
+             --> of any other group: its prompt gets another group when there is room
 
 Records are facts and decisions; `due` says which decisions the facts ask for. It has no clock and
 does no I/O, so applying the journal again gives the same ledger.
@@ -18,6 +20,7 @@ from typing import Any
 from consumers.trainer.books.balance import Books, Report, Rules
 from consumers.trainer.books.ends import End, Ends
 from consumers.trainer.books.group import Member, MemberState, OpenGroup
+from consumers.trainer.books.positions import Positions
 from consumers.trainer.books.totals import Totals
 from infra.roles.errors import WarrenError
 from infra.runs.journal_reader import Position
@@ -32,6 +35,7 @@ from schemas.journal import (
     JournalRecord,
     Late,
     Published,
+    Requeued,
     Skipped,
 )
 
@@ -60,7 +64,8 @@ class Ledger:
         """Open ones, by number."""
         self.ends = Ends()
         self.num_issued = 0
-        """The next credit's number: the position in the dataset."""
+        """The next credit's number."""
+        self.positions = Positions()
         self.totals = Totals()
         self.step = 0
         """Steps decided (a `Batch` each)."""
@@ -88,6 +93,8 @@ class Ledger:
                 return self._report(record, where)
             case Late() if record.purpose is Purpose.TRAIN:
                 self.totals.late += 1
+            case Requeued() if record.purpose is Purpose.TRAIN:
+                self._requeue(record)
             case Batch():
                 self._take(record)
             case GroupsClosed():
@@ -118,6 +125,18 @@ class Ledger:
         members = found.members if index < 0 else [found.members[index]]
         pending = any(member.state is MemberState.PENDING for member in members)
         return Report.COUNTED if pending else Report.LATE
+
+    def requeues(self, group: int, index: int) -> Report:
+        """What a `Requeued` would come to; late when its prompt or member is asked for already."""
+        if not 0 <= group < self.num_issued or not -1 <= index < self.rules.group_size:
+            return Report.UNKNOWN
+        unfinished = self._unfinished(group)
+        if unfinished is not None:
+            return Report.COUNTED if _dead(unfinished, index) else Report.LATE
+        position = self.positions.of(group)
+        others = (other for other in self.groups if other != group)
+        asked = position in self.positions.wanted or position in map(self.positions.of, others)
+        return Report.LATE if asked else Report.COUNTED
 
     def due(self) -> tuple[Closed, ...]:
         """Closings that the reports ask for: to be journaled and applied now."""
@@ -167,6 +186,7 @@ class Ledger:
         """For checkpoints."""
         return {
             "num_issued": self.num_issued,
+            "positions": self.positions.to_json(),
             "totals": self.totals.to_json(),
             "closed_early": list(self._closed_early),
             "step": self.step,
@@ -181,6 +201,8 @@ class Ledger:
         """The inverse of `to_json`."""
         ledger = cls(rules)
         ledger.num_issued = data["num_issued"]
+        if "positions" in data:
+            ledger.positions = Positions.from_json(data["positions"])
         ledger.totals = Totals.from_json(data["totals"])
         ledger._closed_early.extend(data["closed_early"])
         ledger.step = data["step"]
@@ -196,9 +218,11 @@ class Ledger:
         return ledger
 
     def _issue(self, record: Issued) -> None:
-        for number in record.groups:
+        for place, number in enumerate(record.groups):
             if record.attempt == 0:
                 self._issue_new(number, record)
+                if record.positions:
+                    self._stand_in(number, record.positions[place])
             else:
                 self._issue_again(number, record)
 
@@ -234,6 +258,31 @@ class Ledger:
                 self.totals.reissued += 1
         if not any(member.failed for member in group.members):
             self._failed.discard(number)
+
+    def _stand_in(self, number: int, position: int) -> None:
+        if position not in self.positions.wanted:
+            raise LedgerError(f"group {number} is issued for position {position} without a wish")
+        self.positions.stand_in(number, position)
+
+    def _requeue(self, record: Requeued) -> None:
+        if self.requeues(record.group, record.index) is not Report.COUNTED:
+            raise LedgerError(f"{record.rollout_id} is requeued, but not dead")
+        self.totals.requeued += 1
+        group = self._unfinished(record.group)
+        if group is None:
+            self.positions.want(record.group)
+            return
+        for member in _dead(group, record.index):
+            member.state, member.failed = MemberState.PENDING, True
+        self._failed.add(group.number)
+        self._judge(group)
+
+    def _unfinished(self, number: int) -> OpenGroup | None:
+        """An open group that waits for a member. One that waits for none may be in the batch that
+        is being decided."""
+        if number in self._able or number in self._due:
+            return None
+        return self.groups.get(number)
 
     def _confirm(self, record: Confirmed) -> None:
         for number in record.groups:
@@ -339,3 +388,9 @@ class Ledger:
             self._able[group.number] = group
         else:
             self._due[group.number] = verdict
+
+
+def _dead(group: OpenGroup, index: int) -> list[Member]:
+    """Of one member, or of all for -1, those that died."""
+    chosen = group.members if index < 0 else [group.members[index]]
+    return [member for member in chosen if member.state is MemberState.DEAD]

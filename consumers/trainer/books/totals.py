@@ -17,9 +17,11 @@ class Totals:
     failed: int = 0
     """Members' failures that counted."""
     replaced: int = 0
-    """Of these, members that were asked for once more (`on_failure = "replace"`)."""
+    """Of these, members that were asked for once more: `on_failure = "replace"`, or requeued."""
     reissued: int = 0
     """Members that were asked for again because they were lost."""
+    requeued: int = 0
+    """Dead members that an operator wanted back."""
     asked: Counter[int] = field(default_factory=Counter)
     """Members asked for, by attempt."""
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -42,6 +44,7 @@ class Totals:
             "replaced": self.replaced,
             "reissued": self.reissued,
             "late": self.late,
+            "requeued": self.requeued,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -51,6 +54,7 @@ class Totals:
             "failed": self.failed,
             "replaced": self.replaced,
             "reissued": self.reissued,
+            "requeued": self.requeued,
             "asked": sorted(self.asked.items()),
             "reasons": [[*key, count] for key, count in self.reasons.items()],
         }

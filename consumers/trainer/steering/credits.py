@@ -3,6 +3,7 @@
     room = min(limit - open - held, needed - open)
     journal Issued -> publish, confirmed -> journal Confirmed
     members that failed (`on_failure = "replace"`) -> the same, with the next attempt
+    members that were requeued -> the same; what died goes back to its queue instead of a credit
 
 Groups that a step closes are held back until its weights are broadcast; others free room at once.
 """
@@ -16,14 +17,15 @@ from collections.abc import Sequence
 from consumers.trainer.arriving.chronicle import Chronicle
 from consumers.trainer.books.staleness import min_version_at_issue
 from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.going_back import can_go_back, going_back
 from infra.amqp.codec import encode
 from infra.amqp.message import Outgoing
 from infra.roles.context import RoleContext
 from infra.runs.dataset_fingerprint import credit_fingerprint
 from infra.runs.failpoints import FailPoint, reach
-from schemas.headers import Headers, Purpose
-from schemas.journal import Confirmed, Issued
-from schemas.work import Credit
+from schemas.headers import Headers, Purpose, rollout_id_of
+from schemas.journal import Confirmed, Issued, Requeued
+from schemas.work import Credit, OriginalMessage
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Credits:
         self._clock = clock
         self._run_id = run_id
         self._fingerprints: dict[Purpose, str] = {}
+        self._originals: dict[tuple[Purpose, int, int], OriginalMessage] = {}
         self._held = 0
         self._open = False
         algorithm = ctx.config.algorithm
@@ -58,6 +61,16 @@ class Credits:
         self._open = True
         self._chronicle.changed.ring()
 
+    def bring_back(self, record: Requeued, original: OriginalMessage) -> None:
+        """Where the member is asked for once more, do it with the message that died. (A trainer
+        that is killed before asks for it with a credit.)"""
+        if record.purpose is Purpose.EVAL:
+            pending = self._chronicle.evaluations.to_repeat
+        else:
+            pending = dict(self._chronicle.ledger.to_replace()).get(record.group, ())
+        if record.index in pending and can_go_back(original, record):
+            self._originals[record.purpose, record.group, record.index] = original
+
     def room(self) -> int:
         """How many may be issued now."""
         if not self._open or self._clock.paused:
@@ -72,10 +85,13 @@ class Credits:
         while True:
             failed = [] if self._clock.paused else self._chronicle.ledger.to_replace()
             room = self.room()
+            again = () if self._clock.paused else self._chronicle.evaluations.to_repeat
             if failed:
                 number, indexes = failed[0]
                 logger.info("group %d: members %s failed, asking once more", number, indexes)
                 await self.reissue(Purpose.TRAIN, number, indexes)
+            elif again and (evaluation := self._chronicle.evaluations.open) is not None:
+                await self.reissue(Purpose.EVAL, evaluation.version, again)
             elif room:
                 await self._issue(room)
             else:
@@ -131,13 +147,24 @@ class Credits:
 
     async def _issue(self, count: int) -> None:
         ledger, algorithm = self._chronicle.ledger, self._ctx.config.algorithm
-        numbers = range(ledger.num_issued, ledger.num_issued + count)
+        positions = tuple(ledger.positions.wanted[:count])
+        first = ledger.num_issued
+        numbers = range(first, first + (len(positions) or count))
         min_version = min_version_at_issue(
             ledger.version,
             max_staleness=algorithm.max_staleness,
             max_version_lag=algorithm.max_version_lag,
         )
-        self._chronicle.note(Issued(groups=tuple(numbers), min_version=min_version, at=time.time()))
+        self._chronicle.note(
+            Issued(
+                groups=tuple(numbers),
+                min_version=min_version,
+                at=time.time(),
+                positions=positions,
+            )
+        )
+        for number, position in zip(numbers, positions, strict=False):
+            logger.info("group %d stands in for a closed one, position %d", number, position)
         indexes = tuple(range(algorithm.group_size))
         await self._publish(numbers, indexes, 0, min_version, Purpose.TRAIN)
 
@@ -152,15 +179,26 @@ class Credits:
         fingerprint = await self._fingerprint(purpose)
         await self._chronicle.commit()
         reach(FailPoint.CREDITS_JOURNALED)
-        messages = [
-            self._message(number, indexes, attempt, min_version, purpose, fingerprint)
-            for number in numbers
-        ]
+        messages = self._brought_back(numbers, indexes, attempt, purpose)
+        back = {message.envelope.correlation_id for message in messages}
+        if rest := tuple(i for i in indexes if rollout_id_of(purpose, numbers[0], i) not in back):
+            messages += [
+                self._message(number, rest, attempt, min_version, purpose, fingerprint)
+                for number in numbers
+            ]
         what = f"the broker to confirm {len(messages)} credits ({messages[0].envelope.message_id})"
         async with self._ctx.waits(what, deadline_s=self._ctx.config.deadlines.stall):
             await asyncio.gather(*(self._send(message) for message in messages))
         reach(FailPoint.CREDITS_CONFIRMED)
         self._chronicle.note(Confirmed(groups=tuple(numbers), attempt=attempt, purpose=purpose))
+
+    def _brought_back(
+        self, numbers: Sequence[int], indexes: tuple[int, ...], attempt: int, purpose: Purpose
+    ) -> list[Outgoing]:
+        if not self._originals or len(numbers) != 1:
+            return []
+        found = [self._originals.pop((purpose, numbers[0], index), None) for index in indexes]
+        return [going_back(one, attempt, self._ctx.app_id) for one in found if one is not None]
 
     async def _send(self, message: Outgoing) -> None:
         await self._ctx.broker.publish(message)
@@ -176,6 +214,8 @@ class Credits:
         fingerprint: str,
     ) -> Outgoing:
         config = self._ctx.config
+        train = purpose is Purpose.TRAIN
+        position = self._chronicle.ledger.positions.of(number) if train else number
         credit = Credit(
             group=number,
             purpose=purpose,
@@ -184,9 +224,8 @@ class Credits:
             min_version=min_version,
             dataset_fingerprint=fingerprint,
             seed=config.run.seed,
-            group_size=config.algorithm.group_size
-            if purpose is Purpose.TRAIN
-            else config.eval.samples,
+            group_size=config.algorithm.group_size if train else config.eval.samples,
+            position=None if position == number else position,
         )
         headers = Headers(
             run_id=self._run_id,

@@ -71,7 +71,8 @@ def to_text(books: dict[str, Any], *, name: str) -> str:
     lines += [
         f"members    asked for: {attempts or 'none'}",
         f"           failed {members['failed']}   replaced {members['replaced']}   "
-        f"lost and asked again {members['reissued']}   late {members['late']}",
+        f"lost and asked again {members['reissued']}   late {members['late']}   "
+        f"requeued {members['requeued']}",
     ]
     if (evaluation := books["evaluation"]) is not None:
         back = evaluation["scored"] + evaluation["failed"]

@@ -26,6 +26,7 @@ COMMANDS = {
     "ledger": "print what became of every group, of a live or a stopped run",
     "replay": "run again what a run has recorded, and compare",
     "control": "pause, resume, drain or stop a run, and say who has not answered",
+    "dead": "list, show, requeue or drop what was given up",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

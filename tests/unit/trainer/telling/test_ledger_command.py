@@ -118,6 +118,7 @@ def test_every_number_is_the_journals(config: RunConfig, journal: Journal) -> No
         "replaced": 3,
         "reissued": 0,
         "late": 1,
+        "requeued": 0,
         "late_evaluations": 0,
         "asked_by_attempt": {"0": 18, "1": 3},
     }
