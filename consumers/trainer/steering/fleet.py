@@ -6,7 +6,7 @@ from collections import Counter
 
 from infra.amqp.codec import decode
 from infra.amqp.errors import BadMessage
-from infra.roles.context import RoleContext
+from infra.roles.context import TRAINER, RoleContext
 from infra.roles.heartbeats import LEFT
 from schemas.control import Heartbeat
 
@@ -50,7 +50,7 @@ class Fleet:
         return [beat for beat, at in self._beats.values() if now - at < GONE_AFTER_S]
 
     def staying(self, since: float) -> list[str]:
-        """Other roles of this run that have not left, `role/worker`.
+        """Workers of this run that have not left, `role/worker`.
 
         Args:
             since: Loop time from which on `GONE_AFTER_S` of silence count as having left.
@@ -59,7 +59,7 @@ class Fleet:
         return sorted(
             name
             for name, (beat, at) in self._beats.items()
-            if name != self._ctx.app_id
+            if beat.role != TRAINER
             and beat.run_id == run_id
             and since - at < _MAY_RETURN_S
             and now - max(at, since) < GONE_AFTER_S

@@ -119,17 +119,17 @@ class Roll:
     """By `role/worker`."""
 
     def beat(self, beat: Heartbeat, now: float) -> None:
-        """Take a heartbeat. Who leaves need not answer; after a stop, leaving is the answer."""
+        """Take a heartbeat. Who leaves need not answer, except to a stop."""
         name = f"{beat.role}/{beat.worker}"
         if beat.state == "left":
             answer = self.roles.get(name)
             if answer is None:
                 return
             answer.left = True
-            if self.command.verb == "stop":
-                answer.done = True
-            elif not answer.done:
+            if self.command.verb != "stop" and not answer.done:
                 del self.roles[name]
+            elif not answer.done:
+                answer.detail = "left without handing over, its log says why"
             return
         answer = self._of(beat, now)
         answer.left = False
@@ -144,6 +144,11 @@ class Roll:
     def complete(self) -> bool:
         """Whether everybody has done it, the trainer among them."""
         return not self.missing and any(a.role == "trainer" for a in self.roles.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether no more answers can come: everybody has done it or left."""
+        return self.complete or (bool(self.missing) and all(a.left for a in self.roles.values()))
 
     @property
     def missing(self) -> list[Answer]:
@@ -231,7 +236,7 @@ async def tell(broker: "Broker", command: Command, timeout_s: float, say: Say) -
         hearing = asyncio.create_task(_hear(events, roll))
         try:
             while (now := loop.time()) - began_at < timeout_s and not hearing.done():
-                if roll.complete and (now - began_at >= LISTEN_S or not broker.connected):
+                if roll.over and (now - began_at >= LISTEN_S or not broker.connected):
                     break  # after a stop, a private broker goes away with the run
                 if now - sent_at >= _AGAIN_S:
                     await _publish(broker, command)

@@ -58,15 +58,25 @@ def test_without_a_trainer_nothing_is_done() -> None:
     assert "no trainer was heard" in ours.missing_text() and "--resume" in ours.hint()
 
 
-def test_who_leaves_meanwhile_is_not_waited_for_and_after_a_stop_has_done_it() -> None:
-    for verb, there in (("pause", False), ("stop", True)):
-        ours = roll("stop" if verb == "stop" else "pause")
-        ours.beat(beat("reward"), 0.0)
-        ours.beat(beat("reward", state="left"), 1.0)
-        assert ("reward/1" in ours.roles) is there
-        assert not ours.missing
-        ours.beat(beat("rollout", state="left"), 1.0)
-        assert "rollout/1" not in ours.roles
+def test_who_leaves_meanwhile_is_not_waited_for() -> None:
+    ours = roll()
+    for role in ("reward", "trainer"):
+        ours.beat(beat(role), 0.0)
+    ours.ack(ack(ours.command, "trainer"), 1.0)
+    assert not ours.over
+    ours.beat(beat("reward", state="left"), 1.0)
+    ours.beat(beat("rollout", state="left"), 1.0)
+    assert list(ours.roles) == ["trainer/1"] and ours.complete and ours.over
+
+
+def test_after_a_stop_everybody_has_to_hand_over_before_it_leaves() -> None:
+    ours = roll("stop")
+    for role in ("reward", "rollout", "trainer"):
+        ours.ack(ack(ours.command, role, done=role != "rollout"), 0.0)
+        assert not ours.over
+        ours.beat(beat(role, state="left"), 1.0)
+    assert ours.over and not ours.complete
+    assert "rollout/1 on h heard: left without handing over" in ours.missing_text()
 
 
 def test_strangers_names_do_not_reach_the_terminal_as_they_are() -> None:
