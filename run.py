@@ -26,6 +26,7 @@ TOOLS = {
     "dead show": "infra.roles.command.dead.show",
     "dead requeue": "infra.roles.command.dead.requeue",
     "dead drop": "infra.roles.command.dead.drop",
+    "view": "infra.observe.page.command",
 }
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 

@@ -86,7 +86,7 @@ def decode(source: Delivery | Envelope, body: bytes, model_type: type[M]) -> M:
     if stated != checksum(body):
         raise BadMessage(f"checksum {str(stated)[:80]} does not match the body {checksum(body)}")
     try:
-        value = orjson.loads(_decompress(body, envelope.content_encoding))
+        value = orjson.loads(decompress(body, envelope.content_encoding))
         _check_version(value, model_type)
         return model_type.model_validate(value)
     except ValidationError as error:
@@ -111,7 +111,12 @@ def read_headers(source: Delivery | Envelope) -> Headers:
         raise BadMessage(f"header {place}: {problem['msg']}") from None
 
 
-def _decompress(body: bytes, encoding: str | None) -> bytes:
+def decompress(body: bytes, encoding: str | None) -> bytes:
+    """JSON of a body as it travels.
+
+    Raises:
+        ValueError, zstandard.ZstdError: It is too large, damaged, or encoded otherwise.
+    """
     if not encoding:
         if len(body) > MAX_DECODED_BYTES:
             raise ValueError(f"body of {len(body)} bytes")

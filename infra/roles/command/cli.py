@@ -27,6 +27,7 @@ COMMANDS = {
     "replay": "run again what a run has recorded, and compare",
     "control": "pause, resume, drain or stop a run, and say who has not answered",
     "dead": "list, show, requeue or drop what was given up",
+    "view": "serve a page of a run's charts, steps, groups and rollouts, live or afterwards",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

@@ -1,0 +1,143 @@
+"""One rollout with everything that is known of it, as JSON values."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from infra.amqp.codec import decode
+from infra.amqp.message import Envelope
+from infra.observe.page.facts import Group, Row
+from infra.observe.page.runs import Run
+from infra.roles.errors import WarrenError
+from infra.roles.registry import resolve
+from schemas.journal import Arrived
+from schemas.work import Failure, Trajectory
+
+
+def rollout_values(run: Run, rollout_id: str) -> dict[str, Any] | None:
+    """A rollout by its id; None when nothing arrived under it."""
+    index = run.index
+    rows = list(index.by_id.get(rollout_id, ()))
+    if not rows:
+        return None
+    counted = index.counted(rollout_id)
+    group = index.groups[rows[0].group]
+    values: dict[str, Any] = {
+        "id": rollout_id,
+        "group": group.key,
+        "end": group.end,
+        "reason": group.reason,
+        "failures": [_failure(run, row) for row in rows if row.reward is None],
+        "copies": len([row for row in rows if row.reward is not None]),
+        "members": members(run, group),
+        "problem": "",
+        "trajectory": None,
+    }
+    if counted is None:
+        return values
+    values["row"] = {"step": counted.step, "staleness": counted.staleness,
+                     "attempt": counted.attempt, "arrival": counted.number}  # fmt: skip
+    if counted.step is not None and counted.step in index.steps:
+        values["row"]["version"] = index.steps[counted.step].version
+    try:
+        values["trajectory"] = _trajectory(run, index.body(counted)[1])
+    except (WarrenError, OSError) as error:
+        values["problem"] = str(error)
+    return values
+
+
+def members(run: Run, group: Group) -> list[dict[str, Any]]:
+    """A group's rollouts by index, with the advantages that the trainer gave them."""
+    rows = [run.index.rows[number] for number in group.rows]
+    advantages = advantages_of(run, group)
+    shown = []
+    for row in sorted(rows, key=lambda row: (row.index, row.number)):
+        if row.reward is not None and run.index.counted(row.rollout_id) is not row:
+            continue
+        shown.append({
+            "id": row.rollout_id, "index": row.index, "reward": row.reward, "error": row.error,
+            "tokens": row.num_tokens, "staleness": row.staleness,
+            "advantage": advantages.get(row.rollout_id),
+        })  # fmt: skip
+    return shown
+
+
+def advantages_of(run: Run, group: Group) -> dict[str, float]:
+    """Advantage of each member that was trained on; empty for a group that was not.
+
+    By the run's own estimator if it comes with Warren: code that a run folder names is not run.
+    """
+    config = run.config
+    if group.step is None or config is None or ":" in config.algorithm.advantages:
+        return {}
+    rows = [run.index.rows[number] for number in group.rows]
+    trained = sorted(
+        (row for row in rows if row.step is not None and row.reward is not None),
+        key=lambda row: row.index,
+    )
+    try:
+        estimator = resolve("advantages", config.algorithm.advantages)
+    except WarrenError:
+        return {}
+    values = estimator(np.array([row.reward for row in trained], dtype=np.float64))
+    return {row.rollout_id: float(value) for row, value in zip(trained, values, strict=True)}
+
+
+def _trajectory(run: Run, trajectory: Trajectory) -> dict[str, Any]:
+    rollout, progress = trajectory.rollout, trajectory.rollout.progress
+    token_ids = progress.tokens.token_ids.tolist()
+    described = rollout.model_dump(
+        mode="json", include={"row", "status", "finish_reason", "worker", "agent", "reward_data"}
+    )
+    counted = progress.model_dump(mode="json", exclude={"tokens"})
+    return {
+        **described,
+        **counted,
+        "reward": trajectory.reward,
+        "rewards": trajectory.rewards,
+        "reward_s": trajectory.reward_s,
+        "tokens": {
+            "ids": token_ids,
+            "texts": run.pieces.texts(token_ids),
+            "mask": progress.tokens.mask,
+            "versions": progress.tokens.versions,
+            "logprobs": [round(value, 4) for value in progress.tokens.logprobs.tolist()],
+        },
+        "texts_problem": run.pieces.problem,
+    }
+
+
+def _failure(run: Run, row: Row) -> dict[str, Any]:
+    values: dict[str, Any] = {"error": row.error, "attempt": row.attempt, "arrival": row.number}
+    try:
+        entry = run.index.reader.entry(row.position)
+        if isinstance(entry.record, Arrived) and entry.record.type == Failure.__name__:
+            failure = decode(_envelope(entry.record), entry.body, Failure)
+            values |= failure.model_dump(
+                mode="json", include={"stage", "kind", "error", "traceback", "worker", "attempts"}
+            )
+    except (WarrenError, OSError) as error:
+        values["problem"] = str(error)
+    return values
+
+
+def _envelope(record: Arrived) -> Envelope:
+    return Envelope(
+        message_id=record.message_id,
+        type=record.type,
+        correlation_id="",
+        app_id="",
+        headers=record.headers,
+        content_encoding=record.content_encoding,
+        timestamp=0,
+    )
+
+
+def spread(rewards: list[float]) -> dict[str, float | None]:
+    """Mean, deviation (of the population), least and greatest; None without rewards."""
+    if not rewards:
+        return {"mean": None, "std": None, "min": None, "max": None}
+    mean = math.fsum(rewards) / len(rewards)
+    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+    return {"mean": mean, "std": math.sqrt(variance), "min": min(rewards), "max": max(rewards)}
