@@ -7,6 +7,7 @@
 is in flight. `python -m tests.benchmarks bf16_cuts [--engine E]`: how often a cut changes a token.
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
+`python -m tests.benchmarks page`: the page on 10,000 rollouts, in a real browser.
 `python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
 """
 
@@ -36,7 +37,7 @@ from tests.benchmarks.sampler import OPERATIONS
 BUDGET_MS = 1.5
 KNOWN = (
     "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, interruption, "
-    "bf16_cuts, soak"
+    "bf16_cuts, soak, page"
 )
 ENGINES = ("vllm", "transformers")
 OURS = ("producer", "rollout", "reward", "broker")
@@ -116,6 +117,15 @@ def show_replay(num_steps: int = 40) -> None:
         print(f"  {name:26s} {value:12,.3f}")
 
 
+def show_page(num_rollouts: int) -> None:
+    """In Chromium, from the navigation to the painted frame."""
+    from tests.benchmarks import page  # the browser's driver is for developers only
+
+    print(f"page · {num_rollouts:,} rollouts, seconds (aim: first paint in about 1)")
+    for name, value in page.measure(num_rollouts).items():
+        print(f"  {name:36s} {value:8.2f}", flush=True)
+
+
 def show_bf16_cuts(engines: Sequence[str]) -> None:
     """Rounding, not weights, changes these tokens."""
     from tests.benchmarks import bf16_cuts  # torch takes seconds to import
@@ -173,6 +183,8 @@ def main() -> None:
                 interruption.measure(options.engine or ENGINES, options.syncs)
             case "bf16_cuts":
                 show_bf16_cuts(options.engine or ENGINES)
+            case "page":
+                show_page(options.rollouts)
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:

@@ -1,6 +1,5 @@
 """Run folders as a trainer leaves them, without one: journal, metrics, recipe and tokenizer."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ Said = Sequence[tuple[TurnKind, str]]
 
 
 class WrittenRun:
-    """A run whose journal and metrics grow by calls. `close` makes it whole."""
+    """A run whose journal and metrics grow by calls, and can be read at once."""
 
     def __init__(self, root: Path, *, name: str = "written") -> None:
         self.root = root / name
@@ -80,9 +79,6 @@ class WrittenRun:
 
     def close(self) -> None:
         self.journal.close()
-
-    def commit(self) -> None:
-        asyncio.run(self.journal.commit())
 
     def trajectory(
         self,
@@ -282,7 +278,6 @@ def small_run(root: Path, *, name: str = "written") -> WrittenRun:
         made = run.trajectory(2, index, [question, answer], reward=1.0, purpose=Purpose.EVAL)
         run.arrive(made)
     run.evaluated(1.0)
-    run.commit()
     return run
 
 

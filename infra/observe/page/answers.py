@@ -14,6 +14,9 @@ from infra.observe.page.search import Search
 BATCH = 64
 """Bodies that the thread reads before others may ask."""
 
+WITHOUT_INDEX = frozenset({"stamp", "charts"})
+"""Questions that the journal need not be read for."""
+
 Query = Mapping[str, str]
 
 
@@ -52,8 +55,9 @@ class Answers:
         run = self._runs.get(query.get("run", ""))
         if run is None:
             raise NotFound(f"no run {query.get('run', '')[:80]!r} here")
-        run.index.update()
-        self._read_on(run)
+        if what not in WITHOUT_INDEX:
+            run.index.update()
+            self._read_on(run)
         return ask(run, query)
 
     def _read_on(self, run: Run) -> None:

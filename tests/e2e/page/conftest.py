@@ -3,15 +3,15 @@
 Screenshots of what the tests saw lie in `SHOTS` afterwards.
 """
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from tests.e2e.page.browsers import CHROMIUM_ARGUMENTS, url_in
 from tests.factories.run_folders import large_run, small_run
 from tests.packages import Program
 from tests.processes import popen
@@ -19,17 +19,14 @@ from tests.processes import popen
 ROOT = Path(__file__).resolve().parents[3]
 SHOTS = ROOT / "build" / "screenshots"
 """Ignored by git."""
-CHROMIUM_ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 NUM_ROLLOUTS = 10_000
 
 Serve = Callable[[Path], str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: Program) -> Iterator[Browser]:
+    """For one module: while it is there, this thread has an event loop, which other tests bring."""
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=chromium.path, env=dict(chromium.environ), args=CHROMIUM_ARGUMENTS
@@ -45,10 +42,15 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.set_default_timeout(20_000)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    opened.on("console", lambda said: wrong.append(said.text) if is_wrong(said) else None)
     yield opened
     opened.close()
     assert wrong == []
+
+
+def is_wrong(said: ConsoleMessage) -> bool:
+    """Errors, but for answers that say what is wrong with a question: those the page shows."""
+    return said.type == "error" and "the server responded with a status of 4" not in said.text
 
 
 @pytest.fixture
@@ -63,10 +65,7 @@ def serve() -> Serve:
             stderr=subprocess.STDOUT,
         )
         assert view.stdout is not None
-        said = view.stdout.readline()
-        found = re.search(r"http://\S+/", said)
-        assert found is not None, said + view.stdout.read()
-        return found[0]
+        return url_in(view.stdout.readline())
 
     return start
 

@@ -51,9 +51,9 @@ def test_filters_find_and_the_link_of_what_they_found_can_be_shared(
 
     page.get_by_label("Order").select_option("cut")
     expect(rows.first).to_contain_text("2.1")
-    page.get_by_label("interrupted").check()
+    page.get_by_role("checkbox", name="interrupted").check()
     expect(rows).to_have_count(1)
-    page.get_by_label("interrupted").uncheck()
+    page.get_by_role("checkbox", name="interrupted").uncheck()
     page.get_by_label("Its group").select_option("trained")
     page.get_by_label("Reward ≥").fill("0.75")
     expect(rows).to_have_count(7)
@@ -73,7 +73,7 @@ def test_filters_find_and_the_link_of_what_they_found_can_be_shared(
     page.get_by_label("Search").fill("ASK THE TOOL")
     expect(rows).to_have_count(1)
     page.get_by_label("Search").fill("by zero")
-    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("5.0")
     rows.first.click()
     expect(page.locator(".failure")).to_contain_text("<b>division</b>")
 
@@ -97,8 +97,8 @@ def test_a_rollout_with_cuts_and_tools(
     shoot("rollout-version")
 
     page.get_by_label("surprise").check()
-    assert tokens.locator(".t.s5").count() > 0
     expect(page.locator(".legend")).to_contain_text("p ≤ 0.14")
+    assert tokens.locator(".t.s4").count() > 0
     shoot("rollout-surprise")
     page.get_by_label("advantage").check()
     expect(page.locator(".legend")).to_contain_text("for every sampled token")
@@ -123,13 +123,13 @@ def test_hostile_text_is_shown_and_never_executed(
     page.goto(f"{url}?run=written&view=rollout&id=3.0")
     shown = page.locator(".turn.assistant .text")
     expect(shown).to_contain_text(HOSTILE.split("\u202e")[0])
-    expect(shown).to_contain_text("⟨U+202E⟩evil␀␛[31m")
+    expect(shown).to_contain_text("⟨U+202E⟩evil⟨U+0000⟩⟨U+001B⟩[31m")
     page.get_by_text("Messages as text").click()
     expect(page.locator(".conversation .assistant")).to_contain_text("<script>window.hacked = 1")
     shoot("hostile")
     page.goto(f"{url}?run=written&view=rollouts&q=hacked&sort=%3Cimg+onerror%3Dx%3E")
     expect(page.locator("#notice")).to_contain_text("<img onerror=x>")
-    page.goto(f"{url}?run=written&view=rollouts&q=onerror")
+    page.goto(f"{url}?run=written&view=rollouts&q=srcdoc")
     expect(page.locator("td.says")).to_contain_text("<script>")
     assert page.evaluate("window.hacked") is None
     assert page.locator("iframe, main img, main script").count() == 0
@@ -163,7 +163,6 @@ def test_a_run_is_watched_while_it_grows(
     rows.first.locator("a").first.focus()
     run.arrive(run.trajectory(6, 0, [(TurnKind.PROMPT, "new?"), (TurnKind.ASSISTANT, "newest")]))
     run.step(3, [6], ["6.0"])
-    run.commit()
     expect(rows).to_have_count(24)
     expect(rows.first).to_contain_text("newest")
     expect(page.locator(".state")).to_contain_text("step 3/100 · v3")

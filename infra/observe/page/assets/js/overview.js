@@ -36,9 +36,9 @@ export function charts() {
   return {
     element: h("section", {}, h("h1", {}, "Run"), facts, note, grid, folded),
     async refresh(words) {
-      const [known, found] = await Promise.all([ask("overview", words), ask("charts", words)]);
+      const known = ask("overview", words);
+      const found = await ask("charts", words);
       data = found;
-      facts.replaceChildren(...overview(known, words.run));
       note.textContent = found.every > 1 ? `Each point is the mean of ${found.every} steps.` : "";
       const drawn = CHARTS.map(([title, series, unit]) => {
         const lines = series.map(([column, label]) => line(found, column, label)).filter(Boolean);
@@ -48,6 +48,7 @@ export function charts() {
       grid.prepend(...drawn);
       if (!drawn.length) grid.replaceChildren(h("p", { class: "empty" }, "No step yet: charts begin with the first."));
       drawRest();
+      facts.replaceChildren(...overview(await known, words.run));
     },
   };
 }

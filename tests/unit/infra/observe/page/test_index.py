@@ -62,7 +62,6 @@ def test_a_copy_that_comes_later_does_not_count(tmp_path: Path) -> None:
 def test_what_a_thawed_trainer_wrote_is_forgotten(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     run.arrive(run.trajectory(0, 0, SAID))
-    run.commit()
     end = run.journal.end
     index = Index(run.folder.journal)
     run.arrive(run.trajectory(0, 1, SAID))
