@@ -37,6 +37,7 @@ export function charts() {
     element: h("section", {}, h("h1", {}, "Run"), facts, note, grid, folded),
     async refresh(words) {
       const known = ask("overview", words);
+      known.catch(() => {}); // told when it is awaited, below
       const found = await ask("charts", words);
       data = found;
       note.textContent = found.every > 1 ? `Each point is the mean of ${found.every} steps.` : "";
