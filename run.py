@@ -27,6 +27,7 @@ TOOLS = {
     "dead requeue": "infra.roles.command.dead.requeue",
     "dead drop": "infra.roles.command.dead.drop",
     "view": "infra.observe.page.command",
+    "replay rollout": "consumers.rollout.replay.command",
 }
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
 

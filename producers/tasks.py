@@ -1,15 +1,10 @@
 """A row and a credit become a task: pure, so that every producer makes the same bytes."""
 
-import hashlib
-from collections.abc import Sequence
-
-import orjson
-
+from infra.runs.asked import budgets_of, prompt_hash, sampling_of
 from producers.rows import Row
-from schemas.chat import ChatMessage
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose, rollout_id_of
-from schemas.work import Budgets, Credit, RolloutTask, Sampling
+from schemas.work import Credit, RolloutTask
 
 
 def rollout_id(credit: Credit, index: int) -> str:
@@ -31,16 +26,8 @@ def out_of_range(credit: Credit) -> str | None:
     return None
 
 
-def prompt_hash(messages: Sequence[ChatMessage]) -> str:
-    """sha256 (hex) of the messages as JSON with sorted keys and no spaces."""
-    plain = [message.model_dump(mode="json") for message in messages]
-    return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
 def build_task(config: RunConfig, credit: Credit, row: Row, *, row_number: int) -> RolloutTask:
     """The task of the credit's first member; see `for_member` for the others."""
-    evaluating = credit.purpose is Purpose.EVAL
-    rollout = config.rollout
     index = credit.indexes[0]
     return RolloutTask(
         rollout_id=rollout_id(credit, index),
@@ -48,26 +35,12 @@ def build_task(config: RunConfig, credit: Credit, row: Row, *, row_number: int) 
         index=index,
         purpose=credit.purpose,
         row=row_number,
-        agent=rollout.agent,
+        agent=config.rollout.agent,
         messages=row.messages,
         prompt_hash=prompt_hash(row.messages),
-        tools=rollout.tools if row.tools is None else row.tools,
-        sampling=Sampling(
-            temperature=config.eval.temperature if evaluating else rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            min_p=rollout.min_p,
-            stop=rollout.stop,
-            options=rollout.sampling_options,
-            seed=config.run.seed,
-        ),
-        budgets=Budgets(
-            max_prompt_tokens=rollout.max_prompt_tokens,
-            max_response_tokens=rollout.max_response_tokens,
-            max_turn_tokens=rollout.max_turn_tokens,
-            max_turns=rollout.max_turns,
-            min_tokens=rollout.min_tokens,
-        ),
+        tools=config.rollout.tools if row.tools is None else row.tools,
+        sampling=sampling_of(config, credit.purpose),
+        budgets=budgets_of(config),
         reward_data=row.reward_data,
     )
 

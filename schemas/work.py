@@ -240,6 +240,10 @@ class Rollout(Message):
     """Sampled tokens of each turn among which no stop token could be."""
     stop_token_ids: tuple[Count, ...] = Field(default=(), max_length=256)
     """Those that could not be; empty where `min_tokens` is 0."""
+    tools: tuple[str, ...] | None = None
+    """Of the task, with what follows: all that it takes to replay it. None: the recipe's."""
+    sampling: Sampling | None = None
+    budgets: Budgets | None = None
     progress: Progress
 
 

@@ -72,7 +72,7 @@ def check(config: RunConfig) -> list[str]:
     check_server(config)
     check_place(config.weights.cache)
     rollout = config.rollout
-    renderer, parser, tools = _parts(config)
+    renderer, parser, tools = loop_parts(config)
     tools.specs(rollout.tools)
     parser.stop_token_ids(renderer)
     named = ", ".join(rollout.tools) or "none"
@@ -261,7 +261,7 @@ async def _cancelled(tasks: "Iterable[asyncio.Task[Any]]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parts(config: RunConfig) -> "tuple[Renderer, ToolParser, ToolBox]":
+def loop_parts(config: RunConfig) -> "tuple[Renderer, ToolParser, ToolBox]":
     """What an agent loop is made of.
 
     Raises:
@@ -301,7 +301,7 @@ def _build_engine(config: RunConfig) -> Engine:
 def _make_loop(context: RoleContext, engine: Engine, gate: Gate) -> "AgentLoop":
     from consumers.rollout.agents.loop import AgentLoop
 
-    renderer, parser, tools = _parts(context.config)
+    renderer, parser, tools = loop_parts(context.config)
     return AgentLoop(
         engine=engine,
         renderer=renderer,

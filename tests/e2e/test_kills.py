@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.plugs import FREE_STEPS
-from tests.e2e.runs import Running, RunRecord, eventually, start, write_recipe
+from tests.e2e.runs import Running, RunRecord, eventually, finish, start, write_recipe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 STEPS = 8
@@ -65,3 +65,6 @@ def test_whatever_is_killed_every_group_ends_once(tmp_path: Path, untaught_folde
     broker.process.send_signal(signal.SIGINT)
     assert broker.exit_code() == 0, broker.output()
     record.check_whole(steps=STEPS)
+    code, replayed = finish(tmp_path, "replay", "rollout", "all", "--run", str(record.root))
+    assert code == 0, replayed
+    assert "resumed by another worker" in replayed

@@ -132,6 +132,9 @@ def to_rollout(
         reward_data=task.reward_data,
         min_tokens=min_tokens,
         stop_token_ids=tuple(sorted(stop_token_ids)) if min_tokens else (),
+        tools=task.tools,
+        sampling=task.sampling,
+        budgets=task.budgets,
         progress=to_progress(state),
     )
 

@@ -6,11 +6,12 @@ import json
 import pytest
 
 from infra.roles.errors import ConfigError
+from infra.runs.asked import prompt_hash
 from infra.runs.dataset_fingerprint import dataset_fingerprint
 from producers import prompts
 from producers.books import Books
 from producers.rows import DatasetError
-from producers.tasks import message_id, prompt_hash, task_headers
+from producers.tasks import message_id, task_headers
 from schemas.chat import ChatMessage
 from schemas.config import RunConfig
 from schemas.headers import Purpose
