@@ -28,8 +28,10 @@ TOOLS = {
     "dead drop": "infra.roles.command.dead.drop",
     "view": "infra.observe.page.command",
     "replay rollout": "consumers.rollout.replay.command",
+    "replay rollout --rescore": "consumers.reward.rescore.command",
 }
-"""Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`."""
+"""Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`.
+One that ends in an option takes over where that option is given: rooms do not import each other."""
 
 
 def cli() -> int:

@@ -1,6 +1,6 @@
 """A replay for the terminal. Whatever came from outside is escaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from consumers.rollout.replay.steps import Difference, Step
 from infra.observe.harmless import harmless
@@ -58,21 +58,6 @@ def verdict(rollout: Rollout, difference: Difference | None) -> str:
 def counted(number: int, what: str) -> str:
     """`1 turn`, `2 turns`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """Columns, the first flush left."""
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "".join(
-        "  "
-        + "  ".join(
-            f"{cell:<{width}}" if number == 0 else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for row in cells
-    )
 
 
 def _said(step: Step, room: int) -> str:

@@ -50,8 +50,8 @@ def main(
     Args:
         argv: Without the program's name.
         roles: Role -> module offering `run` and `check`.
-        tools: Command (`ledger`, `replay step`) -> module offering `add_arguments(parser)` and
-            `run(options)`.
+        tools: Command (`ledger`, `replay step`, `replay rollout --rescore`) -> module offering
+            `add_arguments(parser)` and `run(options)`.
         entry: The front door's file, with which `up` starts the roles.
 
     Returns:
@@ -139,13 +139,17 @@ def _run_tool(command: str, rest: Sequence[str], tools: Mapping[str, str]) -> in
     """A tool has arguments of its own, and finds its run by `infra.roles.command.target`."""
     words = rest
     if command not in tools:
-        kinds = [name.split()[1] for name in tools if name.split()[0] == command]
+        kinds = list(dict.fromkeys(w[1] for w in map(str.split, tools) if w[0] == command))
         if not rest or rest[0] not in kinds:
             asked = bool(rest) and rest[0] in ("-h", "--help")
             usage = f"usage: run.py {command} {{{','.join(kinds)}}} ... (each has --help)\n"
             (sys.stdout if asked else sys.stderr).write(usage)
             return ExitCode.DONE if asked else ExitCode.USAGE
         command, words = f"{command} {rest[0]}", rest[1:]
+    for flag in words:
+        if f"{command} {flag}" in tools:
+            command, words = f"{command} {flag}", [word for word in words if word != flag]
+            break
     module = importlib.import_module(tools[command])
     parser = argparse.ArgumentParser(
         prog=f"run.py {command}",

@@ -101,3 +101,8 @@ class Judge:
 
 
 judge = Judge()
+
+
+def repeats(rollout):
+    """Fails with what the model wrote."""
+    raise ValueError(rollout.final_text)

@@ -1,0 +1,1 @@
+"""Recorded rollouts scored anew, beside what they were given."""
