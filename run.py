@@ -20,6 +20,7 @@ ROLES = {
 
 TOOLS = {
     "ledger": "consumers.trainer.telling.command",
+    "replay queue": "producers.replay.command",
     "replay step": "consumers.trainer.replay.command",
     "control": "infra.roles.command.control",
     "dead list": "infra.roles.command.dead.list",

@@ -35,7 +35,7 @@ ROLE = "producer"
 PREFETCH = 8
 MAX_CONCURRENT = 256
 """Publishes of one credit that wait for their confirms at the same time."""
-KEYS = {Purpose.TRAIN: "prompt", Purpose.EVAL: "eval_prompt"}
+QUEUES = {Purpose.TRAIN: "prompts", Purpose.EVAL: "eval_prompts"}
 
 
 def run(config: RunConfig, *, worker: str | None = None) -> int:
@@ -132,7 +132,7 @@ class _Desk:
             return
         await self._publish_all(delivery, credit, headers)
         self._broker.ack(delivery)
-        self._credits += 1
+        self._credits += not headers.replay
 
     def _check(self, credit: Credit, headers: Headers) -> None:
         """What it asks for must be ours to give.
@@ -149,7 +149,9 @@ class _Desk:
         try:
             self._books.check_credit(credit)
         except ConfigError as error:
-            if self._credits:  # the trainer's were like ours all the time: this one is damaged
+            # a replay may be of another run; else the trainer's were like ours all the time, and
+            # this one is damaged
+            if headers.replay or self._credits:
                 raise BadMessage(str(error)) from error
             raise
 
@@ -186,16 +188,15 @@ class _Desk:
             self._tasks += len(tasks)
 
     def _message(self, task: RolloutTask, credit: Credit, headers: Headers) -> Outgoing:
+        ours = task_headers(task, credit, run_id=headers.run_id, replay=headers.replay)
         envelope, body = encode(
             task,
             app_id=self._context.app_id,
             correlation_id=task.rollout_id,
-            headers=task_headers(task, credit, run_id=headers.run_id).to_amqp(),
-            message_id=message_id(task.rollout_id, credit.attempt),
+            headers=ours.to_amqp(),
+            message_id=message_id(ours),
         )
-        return Outgoing(
-            exchange="work", routing_key=KEYS[task.purpose], envelope=envelope, body=body
-        )
+        return Outgoing.to_queue(QUEUES[task.purpose], envelope, body)
 
     async def _fail(
         self,
@@ -219,18 +220,17 @@ class _Desk:
             worker=self._context.worker,
             original=original_message(delivery),
         )
+        ours = headers.model_copy(
+            update={"rollout_id": member, "index": index, "purpose": credit.purpose}
+        )
         envelope, body = encode(
             failure,
             app_id=self._context.app_id,
             correlation_id=member,
-            headers=headers.model_copy(
-                update={"rollout_id": member, "index": index, "purpose": credit.purpose}
-            ).to_amqp(),
-            message_id=f"Failure:{member}:{credit.attempt}:0",
+            headers=ours.to_amqp(),
+            message_id=f"Failure:{ours.name}:{credit.attempt}:0",
         )
-        await self._broker.publish(
-            Outgoing(exchange="dead", routing_key="", envelope=envelope, body=body)
-        )
+        await self._broker.publish(Outgoing.to_dead(envelope, body))
 
     async def _refuse(self, delivery: Delivery, reason: str) -> None:
         """A message that says nothing about any group of ours."""

@@ -12,9 +12,9 @@ def rollout_id(credit: Credit, index: int) -> str:
     return rollout_id_of(credit.purpose, credit.group, index)
 
 
-def message_id(task_id: str, attempt: int) -> str:
+def message_id(headers: Headers) -> str:
     """Of a task's message: the same when the credit is handled twice."""
-    return f"RolloutTask:{task_id}:{attempt}:0"
+    return f"RolloutTask:{headers.name}:{headers.attempt}:0"
 
 
 def out_of_range(credit: Credit) -> str | None:
@@ -50,9 +50,9 @@ def for_member(task: RolloutTask, credit: Credit, index: int) -> RolloutTask:
     return task.model_copy(update={"rollout_id": rollout_id(credit, index), "index": index})
 
 
-def task_headers(task: RolloutTask, credit: Credit, *, run_id: str) -> Headers:
+def task_headers(task: RolloutTask, credit: Credit, *, run_id: str, replay: str = "") -> Headers:
     """Headers of a task's message."""
-    return Headers(
+    headers = Headers(
         run_id=run_id,
         purpose=task.purpose,
         group=task.group,
@@ -61,3 +61,4 @@ def task_headers(task: RolloutTask, credit: Credit, *, run_id: str) -> Headers:
         attempt=credit.attempt,
         min_version=credit.min_version,
     )
+    return headers.model_copy(update={"replay": replay}) if replay else headers

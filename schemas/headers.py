@@ -9,6 +9,10 @@ from pydantic import Field
 
 from schemas.base import Count, Frozen
 
+REPLAY = "replay"
+"""Header of every replayed message, and of whatever comes of one. No ledger counts a message that
+has it, whatever its value."""
+
 
 class Purpose(StrEnum):
     """What a rollout is for."""
@@ -41,6 +45,14 @@ class Headers(Frozen):
     """Times the rollout came back at all; never reset."""
     data_attempts: Count = 0
     """Times it failed by its own content (data budget)."""
+    replay: str = Field(default="", max_length=32, pattern=r"^[A-Za-z0-9._-]+$")
+    """The replay that it belongs to; empty for what is live."""
+
+    @property
+    def name(self) -> str:
+        """The rollout, told apart from its replays: `7.3`, and `7.3@r1b2c3` in a replay. Who holds
+        rollouts knows them by it, and message ids are made of it."""
+        return f"{self.rollout_id}@{self.replay}" if self.replay else self.rollout_id
 
     def to_amqp(self) -> dict[str, str | int]:
         """As an AMQP header table, without what only repeats a default: each entry is written

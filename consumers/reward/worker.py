@@ -28,7 +28,7 @@ from schemas.work import Failure, FailureKind, Rollout, Trajectory
 logger = logging.getLogger(__name__)
 
 ROLE = "reward"
-KEYS = {Purpose.TRAIN: "trajectory", Purpose.EVAL: "evaluation"}
+QUEUES = {Purpose.TRAIN: "trajectories", Purpose.EVAL: "evaluations"}
 PREFETCH_PER_PROCESS = 16
 """Enough for a process to find the next rollouts waiting."""
 _FAILURE_FIELDS = {"rollout_id", "group", "index", "purpose", "attempt"}
@@ -108,11 +108,11 @@ class _Desk:
         except BadMessage as error:
             await self._give_up(delivery, headers, ScoringFailed(error.reason))
             return
-        self._held.add(rollout.rollout_id)
+        self._held.add(headers.name)
         try:
             await self._score(delivery, headers, rollout)
         finally:
-            self._held.discard(rollout.rollout_id)
+            self._held.discard(headers.name)
 
     async def _score(self, delivery: Delivery, headers: Headers, rollout: Rollout) -> None:
         plain = not delivery.envelope.content_encoding
@@ -188,11 +188,9 @@ def _trajectory_message(
         app_id=app_id,
         correlation_id=rollout.rollout_id,
         headers=headers.to_amqp(),
-        message_id=(f"Trajectory:{headers.rollout_id}:{headers.attempt}:{headers.returns_total}"),
+        message_id=f"Trajectory:{headers.name}:{headers.attempt}:{headers.returns_total}",
     )
-    return Outgoing(
-        exchange="work", routing_key=KEYS[headers.purpose], envelope=envelope, body=body
-    )
+    return Outgoing.to_queue(QUEUES[headers.purpose], envelope, body)
 
 
 async def _load(config: RunConfig) -> None:

@@ -112,7 +112,7 @@ class Runner:
     def readopt(self, held: Held, delivery_headers: Headers) -> None:
         """A delivery was attached: publish what waited for one."""
         self._counters.readopted += 1
-        logger.info("%s is running here already: adopted", delivery_headers.rollout_id)
+        logger.info("%s is running here already: adopted", delivery_headers.name)
         if held.outcome is not None:
             outcome, held.outcome = held.outcome, None
             held.runner = self._spawn(self._finish(held, outcome))

@@ -62,12 +62,12 @@ class Held:
     jitter: float = field(default_factory=lambda: random.uniform(0.9, 1.1))
     """Of the snapshot interval, so that not all rollouts are cut at once."""
     marks: dict[str, str | int] = field(default_factory=dict)
-    """Headers that are not ours; they travel on (a replay's mark, say)."""
+    """Headers that are not ours; they travel on."""
 
     @property
     def rollout_id(self) -> str:
-        """As everybody names it."""
-        return self.headers.rollout_id
+        """As everybody names it; a replay's differs from that of what it replays."""
+        return self.headers.name
 
     @property
     def alone(self) -> bool:

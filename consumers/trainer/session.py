@@ -214,7 +214,8 @@ class Session:
         """For heartbeats."""
         ledger = self._chronicle.ledger
         books = {name: float(count) for name, count in asdict(ledger.books()).items()}
-        return {"counters": {"step": float(ledger.step), **books}}
+        replays = float(self._arrivals.replays_ignored)
+        return {"counters": {"step": float(ledger.step), "replays_ignored": replays, **books}}
 
     async def _wake_on_stop(self) -> None:
         await self._ctx.stop.wait()

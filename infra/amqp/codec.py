@@ -86,7 +86,7 @@ def decode(source: Delivery | Envelope, body: bytes, model_type: type[M]) -> M:
     if stated != checksum(body):
         raise BadMessage(f"checksum {str(stated)[:80]} does not match the body {checksum(body)}")
     try:
-        value = orjson.loads(decompress(body, envelope.content_encoding))
+        value = orjson.loads(_decompress(body, envelope.content_encoding))
         _check_version(value, model_type)
         return model_type.model_validate(value)
     except ValidationError as error:
@@ -94,6 +94,18 @@ def decode(source: Delivery | Envelope, body: bytes, model_type: type[M]) -> M:
     except _HOSTILE as error:
         text = f"{type(error).__name__}: {error}"
         raise BadMessage(f"{model_type.__name__}: {text[:300]}") from None
+
+
+def inflate(body: bytes, encoding: str | None) -> bytes:
+    """A body as it was before it was compressed.
+
+    Raises:
+        BadMessage: It cannot be read, or inflates to too much.
+    """
+    try:
+        return _decompress(body, encoding)
+    except _HOSTILE as error:
+        raise BadMessage(f"{type(error).__name__}: {error}"[:300]) from None
 
 
 def read_headers(source: Delivery | Envelope) -> Headers:
@@ -111,12 +123,7 @@ def read_headers(source: Delivery | Envelope) -> Headers:
         raise BadMessage(f"header {place}: {problem['msg']}") from None
 
 
-def decompress(body: bytes, encoding: str | None) -> bytes:
-    """JSON of a body as it travels.
-
-    Raises:
-        ValueError, zstandard.ZstdError: It is too large, damaged, or encoded otherwise.
-    """
+def _decompress(body: bytes, encoding: str | None) -> bytes:
     if not encoding:
         if len(body) > MAX_DECODED_BYTES:
             raise ValueError(f"body of {len(body)} bytes")

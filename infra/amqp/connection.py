@@ -45,12 +45,15 @@ class Broker:
         run: Name of the run: prefix of every exchange and queue.
         app_id: `role/worker`, shown in RabbitMQ's own pages.
         heartbeat_s: A silent connection is given up after about two of them.
+        guest: Leave the broker as it is found: declare nothing, and hear no broadcasts. For tools.
 
     Raises:
         ConfigError: The URL is malformed.
     """
 
-    def __init__(self, url: str, *, run: str, app_id: str, heartbeat_s: int = 20) -> None:
+    def __init__(
+        self, url: str, *, run: str, app_id: str, heartbeat_s: int = 20, guest: bool = False
+    ) -> None:
         parse_url(url)
         self.run = run
         self.app_id = app_id
@@ -60,16 +63,15 @@ class Broker:
         self._io: IoThread | None = None
         self._publisher = Publisher()
         self._consumer = Consumer(run, self._give_back, lambda: self._thread.end_batch_soon())
-        self._control = Control(run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal)
-        self._topology = Topology(run)
+        self._control = Control(
+            run, app_id, reclaim_s=4.0 * heartbeat_s, on_fatal=self._fatal, listens=not guest
+        )
+        self._topology = Topology(run, declares=not guest)
 
         def link(name: str, set_up: Any, detach: Any) -> Link:
-            parameters = connection_parameters(
-                url, name=f"{run} {app_id} {name}", heartbeat_s=heartbeat_s
-            )
             return Link(
                 name,
-                parameters,
+                connection_parameters(url, name=f"{run} {app_id} {name}", heartbeat_s=heartbeat_s),
                 address=self._address,
                 set_up=set_up,
                 on_down=detach,
@@ -172,7 +174,7 @@ class Broker:
             Unroutable: No queue takes the routing key; never for `sync`.
             PublishTimeout: Not confirmed within `timeout_s`; it may still arrive.
         """
-        reply = self._reply()
+        reply = Reply(self._box())
         self._post(self._publisher.submit, to_publication(self.run, message, reply))
         if timeout_s is None:
             await reply
@@ -205,7 +207,7 @@ class Broker:
             MessageTooLarge: Checked before anything is sent.
             BadMessage: The envelope cannot be sent.
         """
-        publication = to_publication(self.run, message, self._reply(), persistent=False)
+        publication = to_publication(self.run, message, Reply(self._box()), persistent=False)
         self._post(self._publisher.emit, publication)
 
     # -- receiving
@@ -223,7 +225,7 @@ class Broker:
         """
         for name in (queue, *others):
             check_queue(name)
-        reply = self._reply()
+        reply = Reply(self._box())
         self._post(self._consumer.gets.take, Take((queue, *others), limit, reply))
         try:
             taken: list[Delivery] = await reply
@@ -347,9 +349,6 @@ class Broker:
         if box is None:
             box = self._boxes[loop] = Mailbox(loop)
         return box
-
-    def _reply(self) -> Reply:
-        return Reply(self._box())
 
     def _flush(self) -> None:
         self._consumer.flush()

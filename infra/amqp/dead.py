@@ -5,13 +5,11 @@ import hashlib
 from typing import Protocol
 
 from infra.amqp.codec import encode
-from infra.amqp.headers import travelling
+from infra.amqp.headers import MAX_ID_BYTES, short, travelling
 from infra.amqp.message import MAX_BODY_BYTES, Delivery, Outgoing
-from infra.amqp.topology import ExchangeName
 from schemas.work import Failure, OriginalMessage
 
 _MAX_ORIGINAL_BYTES = MAX_BODY_BYTES // 2  # base64 and JSON around it still fit
-_MAX_ID_BYTES = 200
 
 
 class Publishes(Protocol):
@@ -51,22 +49,16 @@ async def give_up(broker: Publishes, delivery: Delivery, failure: Failure) -> No
     ours, body = encode(
         failure,
         app_id=broker.app_id,
-        correlation_id=_short(envelope.correlation_id),
+        correlation_id=short(envelope.correlation_id),
         headers=travelling(envelope.headers),
         message_id=_dead_id(envelope.message_id),
     )
-    outgoing = Outgoing(exchange=ExchangeName.DEAD, routing_key="", envelope=ours, body=body)
-    await broker.publish(outgoing)
+    await broker.publish(Outgoing.to_dead(ours, body))
     broker.ack(delivery)
-
-
-def _short(text: str) -> str:
-    """What AMQP can carry of an id: a stranger's bytes grow where they were no text."""
-    return text.encode()[:_MAX_ID_BYTES].decode("utf-8", "ignore")
 
 
 def _dead_id(message_id: str) -> str | None:
     """A function of the original's id that AMQP can carry."""
-    if len(message_id.encode()) > _MAX_ID_BYTES:
+    if len(message_id.encode()) > MAX_ID_BYTES:
         message_id = hashlib.sha256(message_id.encode()).hexdigest()
     return f"{message_id}.dead" if message_id else None

@@ -31,12 +31,14 @@ class Topology:
 
     Args:
         run: Its name.
+        declares: Whether to make them; a guest takes the broker as it is.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, *, declares: bool = True) -> None:
         self._run = run
         self.recording = True
         """Whether the stream is one of them; it is cut off if not."""
+        self._declares = declares
         self._one_at_a_time = asyncio.Lock()
         self._recording_lost_at: float | None = None
 
@@ -48,6 +50,8 @@ class Topology:
             pika.exceptions.ChannelClosed: 406 when something exists with other arguments, 403
                 without permission, 404 when a queue's node is still coming up after a crash.
         """
+        if not self._declares:
+            return
         async with self._one_at_a_time:
             channel = await Channel.open(connection, epoch=epoch)
             for exchange in EXCHANGES:

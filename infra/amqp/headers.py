@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from infra.amqp.codec import CHECKSUM
-from schemas.headers import HEADER_NAMES
+from schemas.headers import HEADER_NAMES, REPLAY
 
 MAX_TEXT_BYTES = 1024
+MAX_ID_BYTES = 200
 MAX_HEADERS_BYTES = 8 * 1024
 _OURS = HEADER_NAMES | {CHECKSUM}
 _INT64 = 1 << 63
@@ -27,4 +28,11 @@ def travelling(headers: Mapping[str, str | int]) -> dict[str, str | int]:
         if fits and size <= room and not name.startswith("x-"):
             kept[name] = value
             room -= size
+    if REPLAY in headers:
+        kept.setdefault(REPLAY, "unknown")  # whatever it said: what comes of it counts nowhere
     return kept
+
+
+def short(text: str) -> str:
+    """What AMQP can carry of an id: a stranger's bytes grow where they were no text."""
+    return text.encode()[:MAX_ID_BYTES].decode("utf-8", "ignore")

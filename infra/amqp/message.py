@@ -1,6 +1,10 @@
 """What goes in and out of the broker: an envelope around opaque bytes."""
 
 from dataclasses import dataclass, field
+from typing import Self
+
+from infra.amqp.topology import WORK_KEYS, ExchangeName
+from schemas.headers import REPLAY
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """The default cap of RabbitMQ 4; checked before publishing to any version."""
@@ -24,6 +28,11 @@ class Envelope:
     timestamp: int
     """Seconds since the epoch, by the sender's clock: for people, never for decisions."""
 
+    @property
+    def replayed(self) -> bool:
+        """Whether it is a replay, or came of one."""
+        return REPLAY in self.headers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
@@ -34,6 +43,25 @@ class Outgoing:
     routing_key: str
     envelope: Envelope
     body: bytes
+    exact: bool = False
+    """Whether `routing_key` is the broker's own name of a queue."""
+
+    @classmethod
+    def to_queue(cls, queue: str, envelope: Envelope, body: bytes) -> Self:
+        """For a work queue: over `work`, where the recording hears it. A replay goes straight
+        there, for the recording is of the run alone."""
+        if envelope.replayed:
+            return cls(exchange="", routing_key=queue, envelope=envelope, body=body)
+        return cls(
+            exchange=ExchangeName.WORK, routing_key=WORK_KEYS[queue], envelope=envelope, body=body
+        )
+
+    @classmethod
+    def to_dead(cls, envelope: Envelope, body: bytes) -> Self:
+        """For what was given up: people and the trainer hear of it, of a replay people alone."""
+        if envelope.replayed:
+            return cls(exchange="", routing_key="dead_letters", envelope=envelope, body=body)
+        return cls(exchange=ExchangeName.DEAD, routing_key="", envelope=envelope, body=body)
 
 
 @dataclass(slots=True, eq=False)

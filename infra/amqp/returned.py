@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from infra.amqp.headers import travelling
 from infra.amqp.message import Delivery, Outgoing
-from infra.amqp.topology import WORK_KEYS, ExchangeName
 from schemas.headers import Headers
 
 
@@ -15,9 +14,4 @@ def returned(delivery: Delivery, headers: Headers, *, app_id: str) -> Outgoing:
         app_id=app_id,
         headers={**travelling(delivery.envelope.headers), **headers.to_amqp()},
     )
-    return Outgoing(
-        exchange=ExchangeName.WORK,
-        routing_key=WORK_KEYS[delivery.queue],
-        envelope=envelope,
-        body=delivery.body,
-    )
+    return Outgoing.to_queue(delivery.queue, envelope, delivery.body)

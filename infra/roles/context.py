@@ -153,8 +153,9 @@ class RoleContext:
             await asyncio.gather(working, stopping, return_exceptions=True)
 
     def foreign(self, headers: Headers) -> str | None:
-        """Why a message does not belong to this run, or None if it does."""
-        if headers.run_id == self.known_run_id:
+        """Why a message does not belong to this run, or None if it does. A replay belongs to
+        whomever it is sent to."""
+        if headers.replay or headers.run_id == self.known_run_id:
             return None
         return f"belongs to run {headers.run_id!r}, this is run {self.known_run_id!r}"
 

@@ -44,6 +44,9 @@ def hear(context: RoleContext, delivery: "Delivery") -> None:
         "Command": (Command, context.hear_command),
     }
     kind = delivery.envelope.type
+    if delivery.envelope.replayed:
+        logger.warning("ignoring a replayed control message of type %r", kind)
+        return
     if kind not in heard:
         logger.warning("ignoring a control message of type %r", kind)
         return

@@ -40,8 +40,8 @@ def faulty(rollout: RolloutView) -> float:
 
 def gated(rollout: RolloutView) -> float:
     """`alternating`; later groups wait for the gate, and with them the run."""
-    gate = Path(os.environ[GATE])
-    while int(rollout.rollout_id.partition(".")[0]) >= FREE_GROUPS and not gate.exists():
+    gate, group = Path(os.environ[GATE]), rollout.rollout_id.partition(".")[0]
+    while group.isdigit() and int(group) >= FREE_GROUPS and not gate.exists():
         time.sleep(0.02)
     return alternating(rollout)
 

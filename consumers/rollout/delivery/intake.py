@@ -154,7 +154,7 @@ class Intake:
             check_reachable(headers, self._newest())
             if closed_early(headers, self.closed_groups):
                 self._outbox.acknowledge(delivery)
-            elif (held := self._slots.get(headers.rollout_id)) is not None:
+            elif (held := self._slots.get(headers.name)) is not None:
                 self._readopt(held, delivery, headers)
             else:
                 self._take(take_up(delivery, headers))

@@ -37,7 +37,8 @@ class Refused(Exception):
 
 
 def read_own_headers(delivery: Delivery, foreign: Callable[[Headers], str | None]) -> Headers:
-    """The headers of a message of this run.
+    """The headers of a message of this run. A replay waits for no version: the one that it was cut
+    for may be another run's, and never come.
 
     Raises:
         Refused: They cannot be read, or belong to another run.
@@ -48,7 +49,7 @@ def read_own_headers(delivery: Delivery, foreign: Callable[[Headers], str | None
         raise Refused(error.reason, None, FailureKind.DATA) from None
     if reason := foreign(headers):
         raise Refused(reason, headers, FailureKind.INFRA)
-    return headers
+    return headers.model_copy(update={"min_version": 0}) if headers.replay else headers
 
 
 def check_reachable(headers: Headers, newest: int) -> None:
@@ -130,4 +131,4 @@ def supersedes(work: Work, known: Work) -> bool:
 
 def closed_early(headers: Headers, closed: frozenset[int]) -> bool:
     """Whether nobody needs this rollout any more."""
-    return headers.purpose is Purpose.TRAIN and headers.group in closed
+    return headers.purpose is Purpose.TRAIN and not headers.replay and headers.group in closed

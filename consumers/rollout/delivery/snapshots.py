@@ -1,8 +1,8 @@
 """What a rollout came to, as the message that is published for it.
 
-Rollout      -> `rollout`
-Snapshot     -> `cancelled`, not below the versions it has seen
-RolloutTask  -> `prompt` or `eval_prompt`, as it came
+Rollout      -> `rollouts`
+Snapshot     -> `cancel_queue`, not below the versions it has seen
+RolloutTask  -> `prompts` or `eval_prompts`, as it came
 """
 
 from consumers.rollout.agents.state import CutReason
@@ -11,7 +11,6 @@ from consumers.rollout.slots import Held
 from infra.amqp.codec import CHECKSUM, encode
 from infra.amqp.headers import travelling
 from infra.amqp.message import Outgoing
-from infra.amqp.topology import WORK_KEYS, ExchangeName
 from schemas.headers import HEADER_NAMES, Headers, Purpose
 from schemas.work import Rollout, RolloutTask, Snapshot
 
@@ -98,24 +97,19 @@ def _message(
         headers={**held.marks, **headers.to_amqp()},
         message_id=_message_id(content, headers),
     )
-    return Outgoing(
-        exchange=ExchangeName.WORK,
-        routing_key=_routing_key(content, headers),
-        envelope=envelope,
-        body=body,
-    )
+    return Outgoing.to_queue(_queue(content, headers), envelope, body)
 
 
-def _routing_key(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
+def _queue(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
     if isinstance(outcome, Rollout):
-        return WORK_KEYS["rollouts"]
+        return "rollouts"
     if isinstance(outcome, Snapshot):
-        return WORK_KEYS["cancel_queue"]
-    return WORK_KEYS["eval_prompts" if headers.purpose is Purpose.EVAL else "prompts"]
+        return "cancel_queue"
+    return "eval_prompts" if headers.purpose is Purpose.EVAL else "prompts"
 
 
 def _message_id(outcome: Rollout | Snapshot | RolloutTask, headers: Headers) -> str:
-    parts = [type(outcome).__name__, headers.rollout_id, str(headers.attempt)]
+    parts = [type(outcome).__name__, headers.name, str(headers.attempt)]
     if isinstance(outcome, Snapshot):
         progress = outcome.progress
         parts += [str(len(progress.tokens)), str(len(progress.interruptions))]

@@ -4,6 +4,7 @@ trajectories --+                                        +--> ledger, evaluations
 evaluations  --+--> screen --> append ... --> one fsync +--> acknowledge
 failures     --+       |
 requeues     --+       +--> not in order: to `dead` with the reason, then acknowledged
+                       +--> a replay, whatever it is: acknowledged
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from infra.amqp.message import Delivery
 from infra.roles.context import RoleContext
 from infra.roles.errors import DeadlinePassed
 from infra.runs.failpoints import FailPoint, reach
-from schemas.headers import Purpose
+from schemas.headers import REPLAY, Purpose
 from schemas.journal import Arrived, Late
 from schemas.work import Failure, FailureKind, OriginalMessage, Requeue
 
@@ -60,6 +61,8 @@ class Arrivals:
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self.newest_published = -1
         """Newest version that any worker can have."""
+        self.replays_ignored = 0
+        """Replays acknowledged without a look: they count nowhere."""
 
     async def run(self) -> None:
         """Take in what comes, until cancelled."""
@@ -97,6 +100,10 @@ class Arrivals:
         taken: list[Delivery] = []
         refused: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
+            if delivery.envelope.replayed:
+                self._ignore_replay(delivery)
+                taken.append(delivery)
+                continue
             if delivery.envelope.type == Requeue.__name__ and delivery.queue == "failures":
                 reason = self._take_requeue(delivery)
             elif delivery.queue == "failures":
@@ -108,6 +115,14 @@ class Arrivals:
             else:
                 refused.append((delivery, reason))
         return taken, refused
+
+    def _ignore_replay(self, delivery: Delivery) -> None:
+        if not self.replays_ignored:
+            logger.info(
+                "replay %s: what is replayed is acknowledged here and counts nowhere",
+                delivery.envelope.headers[REPLAY],
+            )
+        self.replays_ignored += 1
 
     def _take_trajectory(self, delivery: Delivery) -> str | None:
         """Note a trajectory; the reason when it must be given up."""

@@ -93,7 +93,10 @@ class Consumer:
             return
         del lease.outstanding[delivery.tag]
         try:
-            channel.raw.basic_nack(delivery.tag, requeue=True)
+            if delivery.stream_offset is None:
+                channel.raw.basic_nack(delivery.tag, requeue=True)
+            else:  # a stream keeps what it gave, and refuses this word
+                channel.raw.basic_ack(delivery.tag)
         except PIKA_ERRORS:
             lease.alive = False
 

@@ -51,14 +51,21 @@ class Control:
     Args:
         reclaim_s: How long a lost fence is fought for before we give up.
         on_fatal: Told when another connection holds it.
+        listens: Whether to hear broadcasts before anybody asks for them.
     """
 
     def __init__(
-        self, run: str, app_id: str, *, reclaim_s: float, on_fatal: Callable[[WarrenError], None]
+        self,
+        run: str,
+        app_id: str,
+        *,
+        reclaim_s: float,
+        on_fatal: Callable[[WarrenError], None],
+        listens: bool = True,
     ) -> None:
         self.link: Link | None = None
         self.fans = {
-            ExchangeName.SYNC: Fan(ExchangeName.SYNC, always=True),
+            ExchangeName.SYNC: Fan(ExchangeName.SYNC, always=listens),
             ExchangeName.EVENTS: Fan(ExchangeName.EVENTS, always=False),
         }
         self._run = run

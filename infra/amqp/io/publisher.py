@@ -57,7 +57,7 @@ def to_publication(
         raise too_large(len(message.body), MAX_BODY_BYTES)
     exchange, key = message.exchange, message.routing_key
     if not exchange:
-        key = full_name(run, key)
+        key = key if message.exact else full_name(run, key)
     else:
         exchange = full_name(run, exchange)
     properties = to_properties(message.envelope, persistent=persistent)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import orjson
-from zstandard import ZstdError
 
-from infra.amqp.codec import decompress
+from infra.amqp.codec import inflate
+from infra.amqp.errors import BadMessage
 from infra.observe.page.facts import Row
 from infra.observe.page.index import Index
 from infra.runs.frames import PREFIX_BYTES, frame_bytes, read_frame
 
 REMEMBERED = 8
 MAX_CHARS = 200
-_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ZstdError)
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, BadMessage)
 """What a body may raise in a journal that nobody of ours has written."""
 
 
@@ -84,7 +84,7 @@ def _holds(body: bytes, needle: str, compressed: bool) -> bool:
     if not body:
         return False
     try:
-        raw = decompress(body, "zstd" if compressed else None)
+        raw = inflate(body, "zstd" if compressed else None)
         if needle.isascii() and orjson.dumps(needle)[1:-1] not in raw.lower():
             return False
         return any(needle in text.casefold() for text in _texts(orjson.loads(raw)))

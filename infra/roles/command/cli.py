@@ -24,11 +24,10 @@ COMMANDS = {
     "reward": "start one reward worker",
     "trainer": "start the trainer",
     "ledger": "print what became of every group, of a live or a stopped run",
-    "replay": "run again what a run has recorded, and compare",
+    "replay": "what a run has recorded: send it again, or run it again and compare",
     "control": "pause, resume, drain or stop a run, and say who has not answered",
     "dead": "list, show, requeue or drop what was given up",
     "view": "serve a page of a run's charts, steps, groups and rollouts, live or afterwards",
-    "replay": "run something again that a run has recorded: 'replay rollout ID'",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

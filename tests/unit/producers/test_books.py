@@ -76,7 +76,7 @@ def test_a_group_shares_its_prompt_and_its_members_have_fixed_ids(config):
     headers = task_headers(tasks[1], credit(config, attempt=2, min_version=5), run_id="r")
     assert (headers.group, headers.index, headers.rollout_id) == (3, 1, "3.1")
     assert (headers.attempt, headers.min_version, headers.returns_total) == (2, 5, 0)
-    assert message_id("3.1", 2) == "RolloutTask:3.1:2:0"
+    assert message_id(headers) == "RolloutTask:3.1:2:0"
 
 
 def test_two_producers_make_the_same_bytes(config):

@@ -27,6 +27,7 @@ class FakeBroker:
         self.app_id = "rollout/w"
         self.queues: dict[str, deque[Delivery]] = defaultdict(deque)
         self.dead: list[Failure] = []
+        self.sent: list[Outgoing] = []
         self.log: list[tuple[str, str, str]] = []
         self.gets: list[str] = []
         self.unacked: dict[int, Delivery] = {}
@@ -77,11 +78,13 @@ class FakeBroker:
                 await self.confirming.wait()
         except TimeoutError as error:
             raise PublishTimeout("not confirmed") from error
-        if message.exchange == "dead":
+        self.sent.append(message)
+        if message.exchange == "dead" or message.routing_key == "dead_letters":
             self.dead.append(decode(message.envelope, message.body, Failure))
-            queue = "dead"
+            queue = "dead" if message.exchange else "dead_letters"
         else:
-            queue = QUEUE_OF[message.routing_key]
+            key = message.routing_key
+            queue = QUEUE_OF[key] if message.exchange else key
             self.queues[queue].append(self._message(queue, message.envelope, message.body))
         self.log.append(("publish", queue, message.envelope.correlation_id))
 

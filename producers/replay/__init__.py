@@ -1,0 +1,1 @@
+"""Recorded messages sent again: chosen, marked as replays, and at a chosen speed."""
