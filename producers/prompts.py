@@ -12,6 +12,7 @@ A producer holds no state: the same credit makes the same tasks on any of them.
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from infra.amqp.codec import decode, encode, read_headers
 from infra.amqp.dead import give_up, original_message
@@ -104,15 +105,28 @@ async def produce(context: RoleContext) -> None:
         books.close()
 
 
+@dataclass(slots=True, kw_only=True)
+class ProducerCounters:
+    """Since the producer started."""
+
+    credits: int = 0
+    """Credits turned into tasks."""
+    tasks: int = 0
+    """Tasks whose message the broker confirmed."""
+
+    def as_floats(self) -> dict[str, float]:
+        """By name."""
+        return {name: float(count) for name, count in asdict(self).items()}
+
+
 class _Desk:
     def __init__(self, context: RoleContext, books: Books) -> None:
         self._context, self._broker, self._books = context, context.broker, books
-        self._credits = 0
-        self._tasks = 0
+        self._counters = ProducerCounters()
 
     def describe(self) -> dict[str, object]:
         """For the heartbeat."""
-        return {"counters": {"credits": float(self._credits), "tasks": float(self._tasks)}}
+        return {"counters": self._counters.as_floats()}
 
     async def handle(self, delivery: Delivery) -> None:
         """One credit, from delivery to acknowledgement.
@@ -132,7 +146,7 @@ class _Desk:
             return
         await self._publish_all(delivery, credit, headers)
         self._broker.ack(delivery)
-        self._credits += not headers.replay
+        self._counters.credits += not headers.replay
 
     def _check(self, credit: Credit, headers: Headers) -> None:
         """What it asks for must be ours to give.
@@ -151,7 +165,7 @@ class _Desk:
         except ConfigError as error:
             # a replay may be of another run; else the trainer's were like ours all the time, and
             # this one is damaged
-            if headers.replay or self._credits:
+            if headers.replay or self._counters.credits:
                 raise BadMessage(str(error)) from error
             raise
 
@@ -183,9 +197,9 @@ class _Desk:
                 except MessageTooLarge as error:
                     await self._fail(delivery, credit, headers, task.index, error)
                 else:
-                    self._tasks += 1
+                    self._counters.tasks += 1
         else:
-            self._tasks += len(tasks)
+            self._counters.tasks += len(tasks)
 
     def _message(self, task: RolloutTask, credit: Credit, headers: Headers) -> Outgoing:
         ours = task_headers(task, credit, run_id=headers.run_id, replay=headers.replay)

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Frozen, Int64, Message
+from schemas.reports import RewardReport, RolloutReport, TrainerReport
 
 
 class WeightFile(Frozen):
@@ -150,3 +151,10 @@ class Heartbeat(Message):
     metrics_port: Count = 0
     """Of its Prometheus endpoint; 0 for none."""
     counters: dict[str, float] = {}
+    error: str = ""
+    """Why it leaves, in the last word of a role that ends by an error."""
+    before: str = ""
+    """How the process of this name before it ended, as its supervisor saw it."""
+    rollout: RolloutReport | None = None
+    reward: RewardReport | None = None
+    trainer: TrainerReport | None = None

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import os
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ MAX_PROCESSES = 4
 DEPTH = 8
 """Rollouts that a process with quick functions is given at a time."""
 QUICK_S = 0.005
+_RECENT = 16
 
 
 class ScoringFailed(WarrenError):
@@ -86,13 +88,32 @@ class ScoringPool:
     def __init__(self, section: RewardSection, *, size: int | None = None) -> None:
         self.size = size or default_size()
         self._uses = [function.use for function in section.functions]
-        self._names = short_names(self._uses)
+        self.names = short_names(self._uses)
+        """Of the functions."""
         self._weights = [function.weight for function in section.functions]
         self._timeout_s = section.timeout
         self._pending: deque[_Job] = deque()
         self._arrived = asyncio.Event()
         self._slots: list[asyncio.Task[None]] = []
         self._broken: BaseException | None = None
+        self._calls: dict[ScoringProcess, float] = {}
+        self._took_s: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def num_scoring(self) -> int:
+        """Processes that have a rollout to score now."""
+        return len(self._calls)
+
+    @property
+    def longest_s(self) -> float:
+        """Of the calls that run now; 0 when none does."""
+        since = min(self._calls.values(), default=None)
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def usual_s(self) -> float:
+        """Mean seconds of the newest scores; 0 before the first."""
+        return sum(self._took_s) / len(self._took_s) if self._took_s else 0.0
 
     async def start(self) -> None:
         """Start all processes.
@@ -178,8 +199,12 @@ class ScoringPool:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            async with asyncio.timeout(self._timeout_s):
-                answer = await process.receive()
+            self._calls[process] = time.monotonic()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await process.receive()
+            finally:
+                del self._calls[process]
             depth = DEPTH if answer["seconds"] < QUICK_S else 1
             given[0].answers.append(answer)
             if "error" in answer or len(given[0].answers) == len(self._uses):
@@ -193,7 +218,7 @@ class ScoringPool:
             job.fail(ScoringFailed(f"reward {name!r}: {last['error']}", trace=last["traceback"]))
             return
         rewards: dict[str, float] = {}
-        for name, answer in zip(self._names, job.answers, strict=True):
+        for name, answer in zip(self.names, job.answers, strict=True):
             rewards[name] = answer["score"]
             rewards |= {f"{name}/{extra}": value for extra, value in answer["extras"].items()}
         total = sum(
@@ -204,6 +229,7 @@ class ScoringPool:
             job.fail(ScoringFailed(f"the weighted sum of {rewards} is not finite"))
             return
         seconds = sum(float(answer["seconds"]) for answer in job.answers)
+        self._took_s.append(seconds)
         if not job.outcome.done():
             job.outcome.set_result(Scored(reward=total, rewards=rewards, seconds=seconds))
 

@@ -10,6 +10,7 @@ SIGTERM: take nothing more, finish what is being scored, leave
 
 import asyncio
 import logging
+from dataclasses import asdict, dataclass
 
 from consumers.reward.pool import Scored, ScoringFailed, ScoringPool
 from consumers.reward.reading import check_said
@@ -23,6 +24,7 @@ from infra.roles.handling import handle_each
 from infra.roles.lifecycle import run_role, serve
 from schemas.config import RunConfig
 from schemas.headers import Headers, Purpose
+from schemas.reports import MAX_ROWS, RewardReport, short
 from schemas.work import Failure, FailureKind, Rollout, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -77,22 +79,43 @@ async def score_rollouts(context: RoleContext) -> None:
         await pool.close()
 
 
+@dataclass(slots=True, kw_only=True)
+class RewardCounters:
+    """Since the worker started."""
+
+    scored: int = 0
+    """Rollouts whose score the broker confirmed."""
+    failed: int = 0
+    """Rollouts that were given up: no score, or no message of ours."""
+    retried: int = 0
+    """Rollouts without a score that were given back to be tried again."""
+
+    def as_floats(self) -> dict[str, float]:
+        """By name."""
+        return {name: float(count) for name, count in asdict(self).items()}
+
+
 class _Desk:
     def __init__(self, context: RoleContext, pool: ScoringPool) -> None:
         self._context, self._broker, self._pool = context, context.broker, pool
         self._held: set[str] = set()
         self._attempts = context.config.rollout.data_attempts
-        self._scored = self._failed = self._retried = 0
+        self._counters = RewardCounters()
 
     def describe(self) -> dict[str, object]:
         """For the heartbeat."""
         return {
             "rollout_ids": tuple(sorted(self._held)),
-            "counters": {
-                "scored": float(self._scored),
-                "failed": float(self._failed),
-                "retried": float(self._retried),
-            },
+            "counters": self._counters.as_floats(),
+            "reward": RewardReport(
+                processes=self._pool.size,
+                queued=max(0, len(self._held) - self._pool.num_scoring),
+                scoring=self._pool.num_scoring,
+                longest_s=round(self._pool.longest_s, 1),
+                usual_s=round(self._pool.usual_s, 4),
+                timeout_s=self._context.config.reward.timeout,
+                functions=tuple(map(short, self._pool.names[:MAX_ROWS])),
+            ),
         }
 
     async def handle(self, delivery: Delivery) -> None:
@@ -128,7 +151,7 @@ class _Desk:
             await self._give_up(delivery, _failed_once_more(headers), ScoringFailed(str(error)))
             return
         self._broker.ack(delivery)
-        self._scored += 1
+        self._counters.scored += 1
 
     async def _try_again(self, delivery: Delivery, headers: Headers, error: ScoringFailed) -> None:
         """To the end of the queue, so that others come first; the last time, to `dead`."""
@@ -145,7 +168,7 @@ class _Desk:
         )
         await self._broker.publish(returned(delivery, headers, app_id=self._context.app_id))
         self._broker.ack(delivery)
-        self._retried += 1
+        self._counters.retried += 1
 
     async def _give_up(
         self, delivery: Delivery, headers: Headers | None, error: ScoringFailed
@@ -166,7 +189,7 @@ class _Desk:
             **ids,
         )
         await give_up(self._broker, delivery, failure)
-        self._failed += 1
+        self._counters.failed += 1
 
 
 def _failed_once_more(headers: Headers) -> Headers:

@@ -39,6 +39,13 @@ class Counters:
     weights_refused: int = 0
     """Versions that could not be read, or that the engine did not take."""
 
+    tool_calls: int = 0
+    """Tool calls that began."""
+    tool_timeouts: int = 0
+    """Of these, given up at their limit."""
+    pinned: int = 0
+    """Rollouts held now that no snapshot can express."""
+
     def as_floats(self) -> dict[str, float]:
         """By name."""
         return {name: float(value) for name, value in asdict(self).items()}

@@ -10,9 +10,11 @@ from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.departure import Departure
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.limits import Limits
+from consumers.rollout.report import rollout_report
 from consumers.rollout.runner import Loop, Runner
 from consumers.rollout.slots import Slots
 from consumers.rollout.sweep import Sweep
+from consumers.rollout.tools.running import RunningCalls
 from consumers.rollout.updates.gate import Gate, Holds
 from consumers.rollout.updates.progress import FruitlessCuts
 from consumers.rollout.updates.swap import Swap
@@ -44,6 +46,8 @@ class Floor:
     departure: Departure
     failed: "asyncio.Future[BaseException]"
     drain_wanted: asyncio.Event
+    engine_name: str
+    tool_calls: RunningCalls
 
     def hear_run_state(self, state: RunState) -> None:
         """What the trainer wants: pausing and draining hold the intake, early ends drop members."""
@@ -79,6 +83,8 @@ class Floor:
                 counters["tokens_generated"] += state.num_new_tokens
             unsaved += held.num_unsaved_tokens
         counters["pinned"] = float(self.slots.num_pinned)
+        counters["tool_calls"] = float(self.tool_calls.num_calls)
+        counters["tool_timeouts"] = float(self.tool_calls.num_timeouts)
         fields: dict[str, Any] = {
             "version": self.swap.version,
             "fingerprint": self.swap.fingerprint,
@@ -87,6 +93,15 @@ class Floor:
             "tokens_unsaved": unsaved,
             "refuses": self.sync.refuses,
             "counters": counters,
+            "rollout": rollout_report(
+                self.slots,
+                engine=self.engine_name,
+                stall_timeout_s=self.limits.stall_timeout_s,
+                tools=self.tool_calls,
+                sync=self.sync,
+                sweep=self.sweep,
+                counters=self.counters,
+            ),
         }
         if self.swap.swapping:
             fields["state"] = "swapping"
@@ -164,6 +179,8 @@ def build_floor(
         departure=departure,
         failed=failed,
         drain_wanted=asyncio.Event(),
+        engine_name=context.config.rollout.engine,
+        tool_calls=loop.tool_calls,
     )
 
 
@@ -217,6 +234,7 @@ def _intake(shared: _Shared, runner: Runner, sync: WeightSync) -> Intake:
         newest=lambda: sync.newest_number,
         waits=shared.context.waits,
         limits=shared.limits,
+        on_suspect=shared.context.beat.set,
     )
 
 

@@ -22,6 +22,7 @@ from consumers.rollout.delivery.poison import Verdict
 from consumers.rollout.delivery.snapshots import returns_of, uncounted_headers
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.slots import Held, Outcome, Slots, Work
+from consumers.rollout.tools.running import RunningCalls
 from consumers.rollout.updates.progress import FruitlessCuts
 from schemas.headers import Headers
 from schemas.work import Rollout, RolloutTask, Snapshot
@@ -34,6 +35,9 @@ _END_S = 1.0
 
 class Loop(Protocol):
     """The part of `AgentLoop` that is used here."""
+
+    @property
+    def tool_calls(self) -> RunningCalls: ...
 
     def begin(self, task: RolloutTask) -> RolloutState: ...
 

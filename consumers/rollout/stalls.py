@@ -32,6 +32,8 @@ class StallWatch:
         self._num_tokens = 0
         self._witnesses: set[str] = set()
         self._disobeyed = False
+        self.token_age_s = 0.0
+        """Since anybody was given a token while the engine had something to do."""
 
     @property
     def engine_hangs(self) -> bool:
@@ -42,8 +44,10 @@ class StallWatch:
         """Let time pass, and find the rollouts that stall and have not been cut yet."""
         running = [(one, state) for one in held if (state := one.moving) is not None]
         num_tokens = self._counters.tokens_generated + sum(s.num_new_tokens for _, s in running)
+        generates = any(state.request_id is not None for _, state in running)
+        self.token_age_s = self.token_age_s + elapsed_s if generates else 0.0
         if num_tokens != self._num_tokens:
-            self._num_tokens = num_tokens
+            self._num_tokens, self.token_age_s = num_tokens, 0.0
             self._witnesses.clear()
         stalled = []
         for one, state in running:

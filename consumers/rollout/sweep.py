@@ -65,6 +65,11 @@ class Sweep:
         self._limits = limits
         self._stalls = StallWatch(timeout_s=limits.stall_timeout_s, counters=counters)
 
+    @property
+    def token_age_s(self) -> float:
+        """Since the engine gave a token to anybody, while it had something to do."""
+        return self._stalls.token_age_s
+
     async def run(self) -> None:
         """Sweep until cancelled.
 

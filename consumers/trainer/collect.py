@@ -1,6 +1,7 @@
 """Waiting for a batch: enough trainable groups, and none left behind that would grow too old."""
 
 import logging
+import time
 
 from consumers.trainer.arriving.chronicle import Chronicle
 from consumers.trainer.books.group import MemberState, OpenGroup
@@ -36,6 +37,14 @@ class Collector:
         self._blocker: OpenGroup | None = None
         self._stall_since = clock.now()
         self._num_heard = 0
+        self._waited_s = 0.0
+        self._waiting_since: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds waited for batches, the one under way included."""
+        since = self._waiting_since
+        return self._waited_s + (0.0 if since is None else time.monotonic() - since)
 
     async def collect(self) -> list[OpenGroup] | None:
         """The next batch, oldest groups first; None when the trainer is told to stop, or the newest
@@ -45,6 +54,13 @@ class Collector:
             DeadlinePassed: Nothing arrived for `deadlines.stall` seconds.
         """
         self._stall_since = self._clock.now()
+        self._waiting_since = time.monotonic()
+        try:
+            return await self._collect()
+        finally:
+            self._waited_s, self._waiting_since = self.waited_s, None
+
+    async def _collect(self) -> list[OpenGroup] | None:
         async with self._ctx.waits(self._missing):
             while not self._ctx.stop.is_set():
                 batch = self._choose()

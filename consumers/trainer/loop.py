@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -62,6 +62,7 @@ class Loop:
         saver: Saver,
         metrics: Recorder,
         tally: Tally,
+        on_line: Callable[[Mapping[str, Any]], None] = lambda _line: None,
     ) -> None:
         self._ctx = ctx
         self._chronicle = chronicle
@@ -74,6 +75,7 @@ class Loop:
         self._saver = saver
         self._metrics = metrics
         self._tally = tally
+        self._on_line = on_line
         self._memory = StepMemory(ctx.folder.root)
         self._counts = dict(chronicle.ledger.ends.counts)
         self._members = chronicle.ledger.totals.counts()
@@ -244,6 +246,7 @@ class Loop:
         line["time/step_s"] = now - self._line_at
         line["perf/tokens_per_s"] = line.get("batch/num_tokens", 0.0) / (now - self._line_at)
         self._line_at = now
+        self._on_line(line)
         await asyncio.to_thread(self._metrics.append, "step", line)
         num_steps = self._ctx.config.run.steps
         logger.info("%s", step_line(line, num_steps=num_steps, before=self._reward))

@@ -68,6 +68,8 @@ class Publisher:
         self._base: Base | None = None
         self._keyframes = Keyframes(ctx.config.weights.keyframe_every)
         self._refused = refused
+        self.version_bytes = 0
+        """Size of the newest version, as far as it was written by us."""
         self.unsettled = False
         """The newest version in the store is not the journal's: it was lost, and nobody can join
         before the next, or nobody was told of it. Nothing comes before another publication."""
@@ -225,6 +227,7 @@ class Publisher:
 
     def _advance(self, published: WeightsPublished, base: Base) -> None:
         self._keyframes.published(published)
+        self.version_bytes = _bytes(published.delta) + _bytes(published.full)
         self._base = base if self._ctx.config.weights.codec != "full" else None
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 from consumers.trainer.arriving.arrivals import Arrivals
 from consumers.trainer.arriving.chronicle import Chronicle
@@ -29,6 +28,7 @@ from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
 from consumers.trainer.steering.wishes import Wishes
 from infra.observe.tracking.recorder import Recorder
+from consumers.trainer.telling.vitals import Vitals
 from infra.roles.context import RoleContext
 from infra.roles.settings import as_json_tree
 from infra.runs.code_version import code_version
@@ -82,11 +82,21 @@ class Session:
         self._publisher = Publisher(
             ctx, chronicle, store, run_id=run_id, refused=self._fleet.newest_refused
         )
+        collector = Collector(ctx, chronicle, clock, self._fleet, refusals)
+        self._vitals = Vitals(
+            ctx,
+            chronicle,
+            collector,
+            self._publisher,
+            self._fleet,
+            clock,
+            replays=lambda: self._arrivals.replays_ignored,
+        )
         self._loop = Loop(
             ctx,
             chronicle,
             learner,
-            collector=Collector(ctx, chronicle, clock, self._fleet, refusals),
+            collector=collector,
             credits=self._credits,
             publisher=self._publisher,
             evaluator=self._evaluator,
@@ -94,6 +104,7 @@ class Session:
             saver=Saver(ctx, chronicle, learner, tally, run_id=run_id),
             metrics=metrics,
             tally=tally,
+            on_line=self._vitals.stepped,
         )
 
     @classmethod
@@ -148,7 +159,7 @@ class Session:
     async def _run(self) -> None:
         ledger = self._chronicle.ledger
         ledger.books().check("at the start")
-        self._ctx.heartbeat(self._describe)
+        self._ctx.heartbeat(self._vitals.describe)
         self._ctx.settling(self._loop.stands)
         self._arrivals.newest_published = await self._publisher.rebroadcast()
         async with asyncio.TaskGroup() as tasks:
@@ -209,13 +220,6 @@ class Session:
             books.dead,
             books.open,
         )
-
-    def _describe(self) -> dict[str, Any]:
-        """For heartbeats."""
-        ledger = self._chronicle.ledger
-        books = {name: float(count) for name, count in asdict(ledger.books()).items()}
-        replays = float(self._arrivals.replays_ignored)
-        return {"counters": {"step": float(ledger.step), "replays_ignored": replays, **books}}
 
     async def _wake_on_stop(self) -> None:
         await self._ctx.stop.wait()

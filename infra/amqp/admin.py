@@ -31,6 +31,12 @@ class QueueRow:
     """Messages per second."""
     deliver_rate: float
     """Messages per second."""
+    total_bytes: int = 0
+    """Bodies of all messages, those of a stream included."""
+    max_messages: int | None = None
+    """By an argument or a policy."""
+    max_bytes: int | None = None
+    """By an argument or a policy."""
 
 
 class Management:
@@ -176,4 +182,16 @@ def _row(queue: Mapping[str, Any], prefix: str) -> QueueRow:
         ready_bytes=int(queue.get("message_bytes_ready") or 0),
         publish_rate=rate("publish"),
         deliver_rate=rate("deliver_get"),
+        total_bytes=int(queue.get("message_bytes") or 0),
+        max_messages=_limit(queue, "max-length"),
+        max_bytes=_limit(queue, "max-length-bytes"),
     )
+
+
+def _limit(queue: Mapping[str, Any], name: str) -> int | None:
+    """The smaller of what the declaration and the policy say, as brokers do."""
+    said = (
+        (queue.get("arguments") or {}).get(f"x-{name}"),
+        (queue.get("effective_policy_definition") or {}).get(name),
+    )
+    return min((value for value in said if type(value) is int), default=None)

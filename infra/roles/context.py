@@ -65,6 +65,8 @@ class RoleContext:
     known_run_id: str | None = None
     bound: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once `sync` reaches us: what is broadcast from then on is heard."""
+    beat: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have a heartbeat sent at once: what it tells may not wait."""
     word: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each `RunState` of our run."""
     _pending_weights: list[WeightsPublished] = field(default_factory=list)

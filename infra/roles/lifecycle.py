@@ -119,14 +119,20 @@ async def serve(
     return ExitCode.DONE
 
 
+def _reason(error: BaseException) -> BaseException:
+    """The error that a group of them is about."""
+    while isinstance(error, BaseExceptionGroup):
+        ours = [inner for inner in error.exceptions if isinstance(inner, WarrenError)]
+        error = ours[0] if ours else error.exceptions[0]
+    return error
+
+
 def report(error: BaseException) -> ExitCode:
     """Log an error as one readable line, and say with which code to exit.
 
     The traceback of an error that is not ours follows it; of ours, at DEBUG.
     """
-    while isinstance(error, BaseExceptionGroup):
-        ours = [inner for inner in error.exceptions if isinstance(inner, WarrenError)]
-        error = ours[0] if ours else error.exceptions[0]
+    error = _reason(error)
     if isinstance(error, WarrenError):
         logger.error("%s", error)
         logger.debug("traceback:", exc_info=error)
@@ -163,12 +169,17 @@ async def _connected(
             stop=stop,
             exporter=_exporter(config, name),
         )
+        failure = ""
         try:
             await _run_body(context, body)
             await say_done_with_stop(context)
+        except Exception as error:  # `serve` logs it; the last heartbeat tells who watches
+            reason = _reason(error)
+            failure = f"{type(reason).__name__}: {reason}"
+            raise
         finally:
             with contextlib.suppress(WarrenError):  # a broker that is given up takes no word
-                await say_left(context)
+                await say_left(context, error=failure)
             await broker.close()
             if context.exporter is not None:
                 await asyncio.to_thread(context.exporter.close)

@@ -82,6 +82,7 @@ class AgentLoop:
         self._parser = parser
         self._tools = tools
         self._worker = worker
+        self.tool_calls = tools.running
         self._admit = admit
         self._clock = clock
         self._numbers = itertools.count()

@@ -49,6 +49,7 @@ class Intake:
         newest: Version, of all that were heard of.
         waits: Of the role.
         limits: Of this worker.
+        on_suspect: Told when what was taken came back before, and may take this worker down.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Intake:
         newest: Callable[[], int],
         waits: Waits,
         limits: Limits,
+        on_suspect: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._slots = slots
@@ -73,6 +75,7 @@ class Intake:
         self._newest = newest
         self._waits = waits
         self._limits = limits
+        self._on_suspect = on_suspect
         self._suspects: list[Held] = []
         self._at_rest = asyncio.Event()
         self._at_rest.set()
@@ -171,8 +174,10 @@ class Intake:
     def _take(self, held: Held) -> None:
         if held.alone:
             self._suspects.append(held)
-        else:
-            self._runner.take(held)
+            return
+        self._runner.take(held)
+        if held.returns.since_progress > 1:
+            self._on_suspect()
 
     async def _isolate(self) -> None:
         """Of the suspects that came together one stays. Whatever else is held and does not run goes
@@ -188,3 +193,4 @@ class Intake:
         if chosen is not None:
             self._holds.put("alone", f"{chosen.rollout_id} runs alone: it came back too often")
             self._runner.take(chosen)
+            self._on_suspect()

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from consumers.rollout.tools.errors import ToolError
 from consumers.rollout.tools.run import ToolRun
+from consumers.rollout.tools.running import RunningCalls
 from consumers.rollout.tools.threads import ToolThreads
 from consumers.rollout.tools.tool import Tool, tool
 from infra.roles.errors import ConfigError
@@ -50,6 +51,7 @@ class ToolBox:
         self._max_calls = max_calls
         self._threads = ToolThreads(max_threads)
         self._clock = clock
+        self.running = RunningCalls(clock)
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._limits = {
             name: asyncio.Semaphore(entry.max_concurrency)
@@ -127,7 +129,8 @@ class ToolBox:
             try:
                 bound = entry.bind(call.function.arguments, call.id)
                 mark_started()
-                value = await self._within_limit(entry, bound)
+                with self.running.noted(call.id, entry.name, self._limit_of(entry)):
+                    value = await self._within_limit(entry, bound)
             except ToolError as error:
                 return _result(call, str(error), self._clock() - started)
             except asyncio.CancelledError as error:
@@ -160,6 +163,7 @@ class ToolBox:
         try:
             await asyncio.wait({running}, timeout=limit)
             if not running.done():
+                self.running.num_timeouts += 1
                 raise ToolError(f"{entry.name} did not finish within {limit:g} s")
             return running.result()
         finally:

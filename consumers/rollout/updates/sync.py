@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SKIPS = 2
 """Prepared versions in a row that are not served because a newer one was heard."""
+_ABSENT = "it was announced, and the weight store does not have it"
 
 ReadNewest = Callable[[int | None], Awaitable[WeightsPublished | None]]
 
@@ -109,6 +110,12 @@ class WeightSync:
         self._news = asyncio.Event()
         self._look = False
         self._fetch_s = 0.0
+        self.refusal = ""
+        """Why the version that was told of last cannot be served."""
+        self.behind_since: float | None = None
+        """Monotonic time at which a version newer than the one served was heard of."""
+        self.updates_s = 0.0
+        """From hearing of a version to serving it, or one after it, summed."""
 
     def hear(self, published: WeightsPublished) -> None:
         """A broadcast or a manifest of this run."""
@@ -132,6 +139,8 @@ class WeightSync:
         """The trainer's newest version; if its broadcast was missed, the store is read."""
         if version > self._newest_number:
             self._newest_number = version
+            if self.behind_since is None and version > self._swap.version:
+                self.behind_since = time.monotonic()
             self._note_lag()
         if self._target is None or self._target.version < version:
             self._look = True
@@ -189,8 +198,17 @@ class WeightSync:
             refused = f"the engine refuses version {target.version}"
             self._holds.put("weights", "" if taken else refused)
             if not taken:
+                self.refusal = refused
                 await self._on_refused()
             self._note_lag()
+
+    def _caught_up(self) -> None:
+        """Something newer is served; what was published meanwhile is waited for from now on."""
+        now = time.monotonic()
+        if self.behind_since is not None and self._counters.swaps:  # not the engine's start
+            self.updates_s += now - self.behind_since
+        behind = self._newest_number > self._swap.version
+        self.behind_since = now if behind else None
 
     async def settle(self, version: int, *, taken: bool) -> None:
         """What was prepared last is held from now on, or dropped.
@@ -200,6 +218,7 @@ class WeightSync:
             taken: Whether the engine serves it.
         """
         if taken:
+            self._caught_up()
             await asyncio.to_thread(self._weights.taken, version)
         else:
             await asyncio.to_thread(self._weights.discard)
@@ -253,7 +272,9 @@ class WeightSync:
             return
         if published is None:
             if announced > self._swap.version:
-                self._refuse(announced)
+                self._refuse(
+                    announced, f"version {announced} was announced and is not in the store"
+                )
             return
         if believe and self._target is not None and published.version < self._target.version:
             logger.warning(
@@ -263,7 +284,7 @@ class WeightSync:
             )
             self._target, self._newest_number = None, -1
         elif published.version < announced:
-            self._refuse(announced)
+            self._refuse(announced, _ABSENT)
         self.hear(published)
 
     async def _told_newest(self, below: int | None) -> WeightsPublished | None:
@@ -285,7 +306,7 @@ class WeightSync:
             serving = self._swap.version
             keeps = f"version {serving} serves on" if serving >= 0 else "nothing is served yet"
             logger.warning("version %d cannot be read; %s: %s", published.version, keeps, error)
-            self._refuse(published.version)
+            self._refuse(published.version, str(error))
             return None
         if published.version >= self._refuses:
             self._refuses = -1
@@ -293,8 +314,9 @@ class WeightSync:
         logger.debug("version %d is ready · %.2f s", published.version, self._fetch_s)
         return weights
 
-    def _refuse(self, version: int) -> None:
+    def _refuse(self, version: int, why: str) -> None:
         """It may be tried again, and counts once."""
+        self.refusal = why
         if version != self._refuses:
             self._refuses = version
             self._counters.weights_refused += 1

@@ -6,6 +6,8 @@ What is in memory may run ahead of the disk by one fsync; what others see never 
 """
 
 import logging
+import time
+from typing import NamedTuple
 
 from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.books.balance import Report
@@ -16,9 +18,18 @@ from consumers.trainer.books.ledger import Ledger
 from consumers.trainer.steering.clock import Bell
 from consumers.trainer.steering.fence import Fence
 from infra.runs.journal import Journal
-from schemas.journal import Batch, Closed, GroupsClosed, JournalRecord
+from schemas.journal import Arrived, Batch, Closed, GroupsClosed, JournalRecord
 
 logger = logging.getLogger(__name__)
+
+
+class Failed(NamedTuple):
+    """A member that was given up."""
+
+    rollout_id: str
+    error: str
+    at: float
+    """Monotonic."""
 
 
 class Chronicle:
@@ -40,6 +51,7 @@ class Chronicle:
         self.fence = fence
         self.shelf = shelf
         self.fruitless = Fruitless(max_fruitless)
+        self.last_failure: Failed | None = None
         self.changed = Bell()
         """Rings after each change that somebody may wait for."""
 
@@ -49,6 +61,8 @@ class Chronicle:
         closing = record.closed if isinstance(record, Batch | GroupsClosed) else ()
         leaving = [self.ledger.groups.get(closed.group) for closed in closing]
         report = self.ledger.apply(record, where) or self.evaluations.apply(record)
+        if isinstance(record, Arrived) and record.reward is None and report is Report.COUNTED:
+            self.last_failure = Failed(record.rollout_id, record.error, time.monotonic())
         for group in leaving:
             if group is not None:
                 self.shelf.forget(group)

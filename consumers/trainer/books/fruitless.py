@@ -43,6 +43,11 @@ class Fruitless:
         ends = {end for end, _ in self._reasons}
         return ends == {End.DEAD.value} and self._reasons.total() >= 2 * self._limit
 
+    @property
+    def reason(self) -> str:
+        """The dominant one; empty when none closed."""
+        return self._reasons.most_common(1)[0][0][1] if self._reasons else ""
+
     def explain(self) -> str:
         """How many, and the dominant reason."""
         ends = Counter[str]()

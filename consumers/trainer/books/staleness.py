@@ -49,6 +49,30 @@ def must_wait_for(
     return None
 
 
+def forecast(
+    open_groups: Collection[OpenGroup],
+    *,
+    step: int,
+    version: int,
+    groups_per_step: int,
+    steps_per_publish: int,
+    num_classes: int,
+) -> tuple[int, ...]:
+    """How stale the oldest token of each open group is when its turn comes, if none is filtered.
+
+    Returns:
+        Groups by staleness 0, 1, ...; the last of at most `num_classes` holds all beyond.
+    """
+    counts = [0] * num_classes
+    for place, group in enumerate(sorted(open_groups, key=lambda one: (one.bound, one.number))):
+        steps_before = step + place // groups_per_step
+        published = steps_before // steps_per_publish - step // steps_per_publish
+        counts[max(0, min(num_classes - 1, version + published - group.bound))] += 1
+    while counts and counts[-1] == 0:
+        counts.pop()
+    return tuple(counts)
+
+
 def min_version_at_issue(version: int, *, max_staleness: float, max_version_lag: int) -> int:
     """`min_version` of a credit issued under `version`.
 

@@ -9,6 +9,7 @@ from infra.amqp.errors import BadMessage
 from infra.roles.context import TRAINER, RoleContext
 from infra.roles.heartbeats import LEFT
 from schemas.control import Heartbeat
+from schemas.reports import Suspect
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,8 @@ GONE_AFTER_S = 15.0
 """A role that is silent for longer counts as gone."""
 _MAY_RETURN_S = 60.0
 """One that was heard so lately may only be cut off: it is waited for before the trainer leaves."""
+_SUSPECT_S = 60.0
+_MAX_SUSPECTS = 4
 
 
 class Fleet:
@@ -24,6 +27,7 @@ class Fleet:
     def __init__(self, ctx: RoleContext) -> None:
         self._ctx = ctx
         self._beats: dict[str, tuple[Heartbeat, float]] = {}
+        self._suspects: dict[str, tuple[Suspect, float]] = {}
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -43,6 +47,8 @@ class Fleet:
             if name not in self._beats:  # workers come and go for weeks
                 self._beats = {k: v for k, v in self._beats.items() if now - v[1] < _MAY_RETURN_S}
             self._beats[name] = (beat, now)
+            for suspect in beat.rollout.suspects if beat.rollout is not None else ():
+                self._suspects[suspect.rollout_id] = (suspect, now)
 
     def alive(self) -> list[Heartbeat]:
         """Of roles heard lately."""
@@ -64,6 +70,13 @@ class Fleet:
             and since - at < _MAY_RETURN_S
             and now - max(at, since) < GONE_AFTER_S
         )
+
+    def suspects(self) -> tuple[Suspect, ...]:
+        """Rollouts that came back again and again lately, also to workers that died since."""
+        now = _now()
+        self._suspects = {k: v for k, v in self._suspects.items() if now - v[1] < _SUSPECT_S}
+        found = sorted((one for one, _ in self._suspects.values()), key=lambda one: -one.returns)
+        return tuple(found[:_MAX_SUSPECTS])
 
     def held(self) -> frozenset[str]:
         """Rollout ids that some process holds."""

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from infra.observe.logs import alert_level
 from infra.observe.relay import Relay
 from infra.roles.broker_url import BROKER_VARIABLE
 from infra.roles.context import TRAINER
 from infra.roles.errors import RoleDied
-from infra.roles.fleet.children import RoleProcess
+from infra.roles.fleet.children import RoleProcess, exit_words
 from infra.roles.fleet.processes import end_orphans
 from infra.roles.fleet.run_folder import write_atomically
+from infra.roles.heartbeats import BEFORE_VARIABLE
 from infra.roles.lifecycle import WORKER_VARIABLE
 from infra.roles.names import planned
 from infra.runs.folder import RunFolder
@@ -70,7 +72,9 @@ class Roles:
         """
         ours = {*self._pids.values(), *self._others()}
         end_orphans(os.getpid(), mark=f"{WORKER_VARIABLE}={child.name}", spare=ours)
-        self._start(child)
+        before = exit_words(child.exit_code() or 0)
+        said = next((line for line in reversed(child.last_lines()) if alert_level(line)), "")
+        self._start(child, {BEFORE_VARIABLE: f"{before}: {said}" if said else before})
 
     def running(self) -> dict[str, int]:
         """Name -> process id of those that run."""
@@ -81,8 +85,8 @@ class Roles:
         """Write `fleet.json`."""
         write_atomically(self._folder.fleet, json.dumps(self.running()) + "\n")
 
-    def _start(self, child: RoleProcess) -> None:
-        child.start({**self._environment, WORKER_VARIABLE: child.name})
+    def _start(self, child: RoleProcess, further: Mapping[str, str] | None = None) -> None:
+        child.start({**self._environment, WORKER_VARIABLE: child.name, **(further or {})})
         self._pids[child.name] = child.pid
         self._relay.follow(child.name, child.role, child.log)
 
