@@ -20,6 +20,7 @@ ROLES = {
 
 TOOLS = {
     "ledger": "consumers.trainer.telling.command",
+    "monitor": "infra.observe.monitor.command",
     "replay queue": "producers.replay.command",
     "replay step": "consumers.trainer.replay.command",
     "control": "infra.roles.command.control",

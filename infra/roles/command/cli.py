@@ -23,6 +23,7 @@ COMMANDS = {
     "rollout": "start one rollout worker",
     "reward": "start one reward worker",
     "trainer": "start the trainer",
+    "monitor": "watch a run: queues, workers, what is wrong and what to do; changes nothing",
     "ledger": "print what became of every group, of a live or a stopped run",
     "replay": "what a run has recorded: send it again, or run it again and compare",
     "control": "pause, resume, drain or stop a run, and say who has not answered",
