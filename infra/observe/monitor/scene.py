@@ -95,6 +95,8 @@ class RunSeen:
     """Newest published."""
     heard_s: float | None = None
     """Since the trainer's newest word; None: nothing was heard."""
+    evaluated_s: float | None = None
+    """Since an evaluation was under way, 0 while one is; None: none was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,24 +76,30 @@ def _findings(picture: Picture, width: int, room: int | None) -> list[Text]:
     if not any(one.severity is not Severity.NOTICE for one in wrong):
         well = "all well" if picture.scene.run.wanted else "waiting for the first word of the run"
         lines.append(Text("● ", style="green").append(well, style="default"))
+    for place, finding in enumerate(wrong):
+        left = None if room is None else room - len(lines)
+        rest = len(wrong) - place - 1
+        full = _finding(finding, width)
+        if left is None or len(full) + (rest if place else 0) <= left:
+            lines += full
+        elif left > 1 or not rest:
+            lines += _finding(finding, width, short=True)
+        else:
+            lines.append(Text(f"  … and {rest + 1} more", style="dim"))
+            break
     side = picture.bottleneck
     slowest = _labelled("slowest", f"{side.side or '-'}: {side.why}", width)
     slowest += _labelled("", side.do, width) if side.do else []
-    for place, finding in enumerate(wrong):
-        full = _finding(finding, width)
-        spare = None if room is None else room - len(lines) - (len(wrong) - place - 1)
-        if spare is not None and len(full) > spare:
-            full = full[:1] if place else full[: max(1, spare)]
-        lines += full
-        if room is not None and len(lines) >= room:
-            return lines[:room]
     if room is None or len(lines) + len(slowest) <= room:
         lines += slowest
     return lines
 
 
-def _finding(finding: Finding, width: int) -> list[Text]:
+def _finding(finding: Finding, width: int, *, short: bool = False) -> list[Text]:
     mark, style = _MARKS[finding.severity]
+    if short:
+        line = Text(f"{mark} ", style=style, no_wrap=True, overflow="ellipsis")
+        return [line.append(finding.what, style="default")]
     what = _wrapped(finding.what, width - 2)
     do = _wrapped(finding.do, width - 4)
     lines = [Text(f"{mark} " if not n else "  ", style=style).append(t) for n, t in enumerate(what)]

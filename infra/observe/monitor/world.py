@@ -73,6 +73,7 @@ class World:
         self._state: RunState | None = None
         self._state_at = 0.0
         self._version = -1
+        self._evaluating_at: float | None = None
 
     def hear(self, delivery: Delivery, now: float) -> None:
         """Take a message; what cannot be read is nobody's word."""
@@ -121,6 +122,7 @@ class World:
                 num_steps=state.num_steps if state else self._config.run.steps,
                 version=max(self._version, state.version if state else -1),
                 heard_s=now - self._state_at if state else None,
+                evaluated_s=self._evaluated_s(now),
             ),
             listened_s=since_s if hearing.connected else 0.0,
             expected=expected_of(self._config),
@@ -163,7 +165,14 @@ class World:
             known.number,
         ):
             return
+        if state.evaluating >= 0 or (known is not None and known.evaluating >= 0):
+            self._evaluating_at = now
         self._state, self._state_at = state, now
+
+    def _evaluated_s(self, now: float) -> float | None:
+        if self._state is not None and self._state.evaluating >= 0:
+            return 0.0
+        return None if self._evaluating_at is None else now - self._evaluating_at
 
     def _ours(self, run_id: str) -> bool:
         return not run_id or self._state is None or run_id == self._state.run_id

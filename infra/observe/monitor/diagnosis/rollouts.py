@@ -19,6 +19,8 @@ BEHIND_TIMES = 4.0
 """The same of an update of weights."""
 BACKLOG = 2.0
 """Rollouts that wait, per slot, from which slots are too few."""
+EVALUATED_S = 5.0
+"""An evaluation goes first: what waited for it needs so long to be taken up."""
 _RECENT_S = 60.0
 
 
@@ -142,6 +144,8 @@ def too_few_slots(scene: Scene) -> Iterator[Finding]:
     waiting = scene.ready("prompts", "cancel_queue")
     trainer = scene.trainer
     if not slots or used < 0.9 * slots or waiting < BACKLOG * slots or trainer is None:
+        return
+    if scene.run.evaluated_s is not None and scene.run.evaluated_s < EVALUATED_S:
         return
     share = scene.share("wait_s")
     if trainer.waiting_s < 2.0 and (share is None or share < 0.5):

@@ -11,7 +11,9 @@ SLOW_CALL_S = 2.0
 BACKLOG_S = 10.0
 """Scoring all that waits takes so long, from which scoring is slow."""
 HANGING_S, HANGING_TIMES = 5.0, 10.0
-BARREN_S, MIN_BARREN = 5.0, 8
+BARREN_S, MIN_BARREN, MAX_BARREN, BARREN_BATCHES = 5.0, 16, 64, 8
+"""Groups filtered in a row: so many batches of them, but no fewer and no more than this. (Where one
+group in six can be trained, 64 in a row are filtered once in 70,000 times.)"""
 DISK_BYTES, DISK_VERSIONS = 64 * 1024**2, 3
 """Space that a disk must have left: bytes, and versions of the weights."""
 
@@ -51,7 +53,8 @@ def zero_variance(scene: Scene) -> Iterator[Finding]:
         report = one.trainer
         if report is None or report.barren_s < BARREN_S:
             continue
-        if report.barren < max(MIN_BARREN, scene.expected.groups_per_step):
+        batches = BARREN_BATCHES * scene.expected.groups_per_step
+        if report.barren < max(MIN_BARREN, min(MAX_BARREN, batches)):
             continue
         reason = f": {clean(report.barren_reason, 120)}" if report.barren_reason else ""
         yield Finding(

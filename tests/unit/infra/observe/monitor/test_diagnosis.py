@@ -233,6 +233,13 @@ WELL: dict[str, Scene] = {
         rollout(1, counters={}, token_age_s=30.0), rollout(2, token_age_s=2.0)
     ),
     "an engine with nothing to do": scene(rollout(1, generating=0, token_age_s=30.0), rollout(2)),
+    "groups filtered by chance, on a slow machine": scene(trainer(barren=15, barren_s=20.0)),
+    "prompts that wait for an evaluation": scene(
+        rollout(1, slots_used=8),
+        rollout(2, slots_used=8),
+        ready={"prompts": 64},
+        run=RunSeen(name="run", wanted="running", version=10, evaluated_s=2.0),
+    ),
     "many filtered groups between trained ones": scene(trainer(barren=60, barren_s=2.0)),
     "nothing filtered for long": scene(trainer(barren=0, barren_s=300.0)),
     "a burst of quick scores": scene(reward(queued=200, scoring=2)),
