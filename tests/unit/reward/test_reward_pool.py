@@ -265,3 +265,18 @@ async def test_a_process_that_the_kernel_does_not_let_go_is_left_behind(pools, m
     monkeypatch.setattr(subprocess.Popen, "wait", stuck)
     await asyncio.wait_for(pool.close(), 20)
     assert "does not end, even killed: left behind" in caplog.text
+
+
+async def test_what_runs_and_for_how_long_is_told(pools):
+    pool = await pools(f"{SAMPLES}:whole", size=1)
+    assert (pool.num_scoring, pool.longest_s, pool.usual_s) == (0, 0.0, 0.0)
+    await pool.score(body("42"))
+    assert pool.num_scoring == 0
+    assert pool.usual_s > 0
+    hanging = await pools(f"{SAMPLES}:command", size=1)
+    waiting = asyncio.ensure_future(hanging.score(body("hang")))
+    async with asyncio.timeout(20):
+        while hanging.longest_s < 0.05:
+            await asyncio.sleep(0.01)
+    assert hanging.num_scoring == 1
+    waiting.cancel()

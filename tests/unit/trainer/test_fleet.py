@@ -9,6 +9,7 @@ import pytest
 from consumers.trainer.steering import fleet
 from infra.amqp.codec import encode
 from schemas.control import Heartbeat
+from schemas.reports import RolloutReport, Suspect
 
 
 def heard(role: str, worker: str, *rollout_ids: str, **fields: Any) -> Any:
@@ -103,3 +104,25 @@ async def test_who_stays_is_waited_for_until_it_leaves_or_is_not_heard(
     assert listener.staying(30.0) == []
     clock = 100.0
     assert listener.staying(99.0) == []
+
+
+async def test_who_came_back_is_remembered_when_his_worker_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr(fleet, "_now", lambda: clock)
+    reports = [
+        RolloutReport(engine="e", suspects=(Suspect(rollout_id="3.1", returns=count),))
+        for count in (2, 3)
+    ]
+
+    async def events() -> AsyncIterator[Any]:
+        for report in reports:
+            yield heard("rollout", "w1", rollout=report)
+
+    listener = fleet.Fleet(SimpleNamespace(broker=SimpleNamespace(events=events)))  # type: ignore[arg-type]
+    await listener.run()
+    clock = 59.0
+    assert listener.suspects() == (Suspect(rollout_id="3.1", returns=3),)
+    clock = 61.0
+    assert listener.suspects() == ()

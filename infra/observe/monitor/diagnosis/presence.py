@@ -28,11 +28,13 @@ def broker_gone(scene: Scene) -> Iterator[Finding]:
     elif not broker.connected:
         yield Finding(
             fault=Fault.BROKER_GONE,
-            severity=Severity.PROBLEM,
+            severity=Severity.NOTICE if scene.over else Severity.PROBLEM,
             who=broker.address,
             what=f"the broker at {broker.address} is not reached for "
             f"{human_seconds(broker.since_s)}: {broker.error}",
-            do="start it again, or correct WARREN_BROKER_URL; this monitor keeps trying, and the "
+            do="nothing: the run is over, and a private broker ends with it"
+            if scene.over
+            else "start it again, or correct WARREN_BROKER_URL; this monitor keeps trying, and the "
             "roles find it by themselves",
         )
 

@@ -1,14 +1,18 @@
 """What a role learns from `sync`, in whatever order it comes."""
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from infra.amqp.message import Outgoing
 from infra.roles import context as contexts
+from infra.roles import heartbeats
 from infra.roles.context import RoleContext
-from infra.roles.heartbeats import heartbeat_of
+from infra.roles.heartbeats import BEFORE_VARIABLE, Disk, heartbeat_of, send_heartbeats
 from infra.runs.folder import RunFolder
 from infra.weights.errors import StoreFailed
 from schemas.config import RunConfig
@@ -196,3 +200,52 @@ async def test_a_role_that_waits_for_its_run_is_free_to_leave(tmp_path: Path) ->
 async def make_known(context: RoleContext) -> bool:
     context.stop.clear()
     return await context.unless_stopped(context.run_id())
+
+
+async def test_the_last_heartbeat_says_why(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    context.set_run_id("a")
+    beat = heartbeat_of(context, error="EngineFailed: gone\n  -> look" + "!" * 900)
+    assert beat.state == "failed"
+    assert beat.error.startswith("EngineFailed: gone -> look!")
+    assert len(beat.error) == 400
+
+
+async def test_a_process_that_was_started_again_says_how_the_one_before_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make(tmp_path)
+    monkeypatch.setenv(BEFORE_VARIABLE, "killed by SIGKILL")
+    monkeypatch.setattr(heartbeats, "_STARTED", time.monotonic())
+    assert heartbeat_of(context).before == "killed by SIGKILL"
+    monkeypatch.setattr(heartbeats, "_STARTED", time.monotonic() - 61)
+    assert heartbeat_of(context).before == ""
+
+
+async def test_a_heartbeat_that_may_not_wait_is_sent_at_once(tmp_path: Path) -> None:
+    context = make(tmp_path)
+    sent: list[str] = []
+
+    async def emit(message: Outgoing) -> None:
+        sent.append(message.envelope.type)
+
+    context.broker = SimpleNamespace(emit=emit)  # type: ignore[assignment]
+    sending = asyncio.create_task(send_heartbeats(context))
+    async with asyncio.timeout(heartbeats.PERIOD_S - 0.5):
+        for count in range(1, 4):
+            while len(sent) < count:
+                await asyncio.sleep(0.001)
+            context.beat.set()
+    sending.cancel()
+    assert set(sent) == {"Heartbeat"}
+
+
+async def test_free_space_is_told_where_the_run_folder_is(tmp_path: Path) -> None:
+    for path, known in ((tmp_path, True), (tmp_path / "elsewhere", False)):
+        disk = Disk(path)
+        disk.look()
+        assert disk.free_bytes is None
+        assert disk._asking is not None
+        await disk._asking
+        disk.look()
+        assert (disk.free_bytes is not None) is known

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.trainer.books.group import Member, MemberState, OpenGroup
-from consumers.trainer.books.staleness import min_version_at_issue, must_wait_for
+from consumers.trainer.books.staleness import forecast, min_version_at_issue, must_wait_for
 
 
 def group(number: int, bound: int, *, done: bool) -> OpenGroup:
@@ -47,6 +47,16 @@ def test_steps_without_a_publication_do_not_age_anyone() -> None:
     both = [straggler, *batch]
     assert must_wait_for(batch, both, step=2, version=1, **common) is None
     assert must_wait_for(batch, both, step=3, version=1, **common) is straggler
+
+
+def test_the_forecast_takes_the_oldest_first_and_counts_publications() -> None:
+    """Two groups a step, a version a step: those in third place wait for one publication."""
+    waiting = [group(n, bound, done=False) for n, bound in enumerate((5, 3, 5, 4))]
+    common = {"groups_per_step": 2, "step": 6, "version": 5}
+    assert forecast(waiting, **common, steps_per_publish=1, num_classes=8) == (0, 3, 1)
+    assert forecast(waiting, **common, steps_per_publish=4, num_classes=8) == (2, 1, 1)
+    assert forecast(waiting, **common, steps_per_publish=1, num_classes=2) == (0, 4)
+    assert forecast([], **common, steps_per_publish=1, num_classes=8) == ()
 
 
 @settings(max_examples=200, deadline=None)

@@ -278,6 +278,14 @@ def test_an_alarm_explains_the_silence() -> None:
     assert [one.fault for one in diagnose(staged)] == [Fault.BROKER_ALARM]
 
 
+def test_a_private_broker_that_ended_with_its_run_is_no_problem() -> None:
+    staged = scene(
+        broker=BrokerSeen(address=HERE, connected=False, error="shutdown"),
+        run=RunSeen(name="run", wanted="stopped", step=100),
+    )
+    assert [one.severity for one in diagnose(staged)] == [Severity.NOTICE]
+
+
 def test_problems_come_first() -> None:
     staged = scene(
         producer(state="silent", heard_s=9.0),
