@@ -1,5 +1,7 @@
 """The picture as lines of a terminal: what is wrong first, then the tables, as much as fits."""
 
+import textwrap
+
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -27,7 +29,7 @@ def screen(picture: Picture, *, width: int, height: int | None = None) -> Group:
     """
     roomy = height is None or height >= 40
     head = _head(picture, width)
-    foot = _foot(picture, width)
+    foot = _foot(picture)
     queues = queue_rows(picture, all_of_them=roomy)
     workers = picture.scene.workers
     gaps, wrong, left = 3, _findings(picture, width, None), None
@@ -108,7 +110,7 @@ def _finding(finding: Finding, width: int, *, short: bool = False) -> list[Text]
     ]
 
 
-def _foot(picture: Picture, width: int) -> list[Text]:
+def _foot(picture: Picture) -> list[Text]:
     scene = picture.scene
     used, slots = scene.slots
     versions = "  ".join(
@@ -118,27 +120,31 @@ def _foot(picture: Picture, width: int) -> list[Text]:
     ages = "  ".join(f"{name}: {count}" for name, count in picture.by_age.items() if count)
     cuts = human_count(scene.total("rollout", "interruptions"))
     speed = human_count(scene.rate("rollout", "tokens_generated"))
-    flight = f"{used} of {slots} slots · {speed} tokens/s · {cuts} interruptions · "
+    flight = f"{used}/{slots} slots · {speed} tokens/s · {cuts} interruptions · "
     flight += f"{scene.ready('cancel_queue')} snapshots wait"
     stale = "  ".join(f"{age}: {count}" for age, count in enumerate(picture.forecast) if count)
-    rows = [
-        _labelled("in flight", flight, width)[:1],
-        _labelled("  by age", f"{ages or '-'}   by version  {versions or '-'}", width)[:1],
-        _labelled("staleness", f"{stale or '-'}   (open groups, when their turn comes)", width)[:1],
-        _ledger(picture, width),
+    return [
+        _line("in flight", flight),
+        _line("  by age", f"{ages or '-'}   by version  {versions or '-'}"),
+        _line("staleness", f"{stale or '-'}   (open groups, when their turn comes)"),
+        _ledger(picture),
     ]
-    return [line for row in rows for line in row]
 
 
-def _ledger(picture: Picture, width: int) -> list[Text]:
+def _ledger(picture: Picture) -> Text:
     books = picture.ledger
     if books is None:
-        return _labelled("ledger", "not known without a trainer", width)[:1]
+        return _line("ledger", "not known without a trainer")
     ends = " + ".join(f"{books[n]} {n}" for n in ("trained", "filtered", "stale", "dead", "open"))
-    (line,) = _labelled("ledger", f"{books['issued']} = {ends}", width)[:1]
+    line = _line("ledger", f"{books['issued']} = {ends}")
     if books["balanced"]:
-        return [line.append(" balanced", style="green")]
-    return [line.append(" NOT BALANCED", style="bold red")]
+        return line.append(" balanced", style="green")
+    return line.append(" NOT BALANCED", style="bold red")
+
+
+def _line(label: str, text: str) -> Text:
+    line = Text(f"{label:<{_LABEL}}", style="dim", no_wrap=True, overflow="ellipsis")
+    return line.append(text, style="default")
 
 
 def _labelled(label: str, text: str, width: int) -> list[Text]:
@@ -151,8 +157,6 @@ def _labelled(label: str, text: str, width: int) -> list[Text]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of whole words."""
-    import textwrap
-
     return textwrap.wrap(text, max(10, width), break_on_hyphens=False)
 
 

@@ -95,7 +95,7 @@ def worker_table(workers: Sequence[WorkerSeen], *, width: int, room: int | None)
             row += [engine, one.host, str(one.pid)]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row), since, what)
     if rest:
-        table.add_row(Text(f"… {len(rest)} more", style="dim"), Text(_states(rest), style="dim"))
+        table.add_row(*_summed(rest, wide=wide), style="dim")
     return table
 
 
@@ -124,6 +124,20 @@ def version_of(one: WorkerSeen) -> int:
     if one.trainer is not None:
         return int(one.counters.get("version", -1))
     return one.version
+
+
+def _summed(workers: Sequence[WorkerSeen], *, wide: bool) -> list[str]:
+    """The row of those that are not shown."""
+    versions = [one.version for one in workers if one.version >= 0]
+    span = sorted({min(versions), max(versions)}) if versions else []
+    slots = sum(one.slots for one in workers)
+    row = [
+        f"… {len(workers)} more",
+        "",
+        "-".join(map(str, span)) or "-",
+        f"{sum(one.slots_used for one in workers)}/{slots}" if slots else "-",
+    ]
+    return [*row, *([""] * 3 if wide else []), "", _states(workers)]
 
 
 def _states(workers: Sequence[WorkerSeen]) -> str:

@@ -122,7 +122,8 @@ def fewer_workers(scene: Scene) -> Iterator[Finding]:
     wanted = {"rollout": scene.expected.rollout_workers, "reward": scene.expected.reward_workers}
     for role, number in wanted.items():
         heard = len(scene.of(role))
-        if 0 < heard < number:
+        known = any(one.role == role and not one.alive for one in scene.workers)
+        if 0 < heard < number and not known:
             yield Finding(
                 fault=Fault.FEWER_WORKERS,
                 severity=Severity.NOTICE,
