@@ -21,7 +21,7 @@ LEFT = "left"
 BEFORE_VARIABLE = "WARREN_BEFORE"
 """Told by a supervisor: how the process of this name before us ended."""
 _CLOSEST_S = 0.1
-_FIRST_MINUTE_S = 60.0
+_NEWS_S = 30.0
 _STARTED = time.monotonic()
 
 
@@ -149,8 +149,8 @@ def _process_counters(context: RoleContext, disk_free_bytes: int | None) -> Proc
 
 
 def _before(up_s: float) -> str:
-    """For the first minute: later it is history."""
-    return short(os.environ.get(BEFORE_VARIABLE, "")) if up_s < _FIRST_MINUTE_S else ""
+    """While it is news."""
+    return short(os.environ.get(BEFORE_VARIABLE, "")) if up_s < _NEWS_S else ""
 
 
 def _state(context: RoleContext, waiting_s: float) -> str:

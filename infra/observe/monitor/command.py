@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from infra.amqp.listener import Listener
 from infra.amqp.url import parse_url
@@ -19,6 +19,9 @@ from infra.observe.monitor.world import World
 from infra.roles.broker_url import find_url
 from infra.roles.command.target import Target, add_run, target
 from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _TICK_S = 0.2
 _DRAWN_S = 0.5
@@ -56,14 +59,23 @@ def run(options: Namespace) -> int:
     try:
         if options.once or options.json:
             return _once(watcher, as_json=options.json)
-        signal.signal(signal.SIGTERM, _leave)
-        if sys.stdout.isatty():
-            return _live(watcher)
+        return _until_told(watcher)
+    finally:
+        watcher.stop()
+
+
+def _until_told(watcher: "Watcher") -> int:
+    """Until Ctrl-C or SIGTERM, which is how this ends well."""
+    from rich.console import Console
+
+    signal.signal(signal.SIGTERM, _leave)
+    console = Console(highlight=False, markup=False)
+    try:
+        if console.is_terminal and not console.is_dumb_terminal:
+            return _live(watcher, console)
         return _lines(watcher, sys.stdout)
     except KeyboardInterrupt:
         return ExitCode.DONE
-    finally:
-        watcher.stop()
 
 
 class Watcher:
@@ -156,14 +168,12 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() else _PLAIN_WIDTH
 
 
-def _live(watcher: Watcher) -> int:
-    """The whole terminal, until Ctrl-C."""
-    from rich.console import Console
+def _live(watcher: Watcher, console: "Console") -> int:
+    """The whole terminal."""
     from rich.live import Live
 
     from infra.observe.monitor.screen import screen
 
-    console = Console(highlight=False, markup=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             width, height = console.size

@@ -76,7 +76,8 @@ def _findings(picture: Picture, width: int, room: int | None) -> list[Text]:
     lines: list[Text] = []
     wrong = picture.findings
     if not any(one.severity is not Severity.NOTICE for one in wrong):
-        well = "all well" if picture.scene.run.wanted else "waiting for the first word of the run"
+        known = "the run is over" if picture.scene.over else "all well"
+        well = known if picture.scene.run.wanted else "waiting for the first word of the run"
         lines.append(Text("● ", style="green").append(well, style="default"))
     for place, finding in enumerate(wrong):
         left = None if room is None else room - len(lines)

@@ -55,7 +55,17 @@ def broker_alarm(scene: Scene) -> Iterator[Finding]:
 
 def all_silent(scene: Scene) -> Iterator[Finding]:
     """The reason is not with any of them."""
-    if _unexplained(scene) and _everybody_silent(scene):
+    if not _unexplained(scene) or not _everybody_silent(scene):
+        return
+    if not scene.workers:
+        yield Finding(
+            fault=Fault.ALL_SILENT,
+            severity=Severity.PROBLEM,
+            who="",
+            what="nobody of this run is heard: no process of it runs, or none reaches this broker",
+            do="start it: run.py up RECIPE, with --resume if it had begun",
+        )
+    else:
         yield Finding(
             fault=Fault.ALL_SILENT,
             severity=Severity.PROBLEM,
@@ -73,6 +83,10 @@ def trainer_silent(scene: Scene) -> Iterator[Finding]:
     if any(one.role == "trainer" and one.state in ("failed", "leaving") for one in scene.workers):
         return
     silent = [one.heard_s for one in scene.workers if one.role == "trainer"]
+    if not silent and scene.run.heard_s is not None:
+        silent = [scene.run.heard_s]
+    if silent and min(silent) < SILENT_S:
+        return
     if not silent and scene.listened_s < SILENT_S:
         return
     since = f"for {human_seconds(min(silent))}" if silent else "since this monitor listens"
@@ -142,7 +156,7 @@ def role_failed(scene: Scene) -> Iterator[Finding]:
             told = "failed" if one.error else "was started again after"
             yield Finding(
                 fault=Fault.ROLE_FAILED,
-                severity=Severity.WARNING if one.alive else Severity.PROBLEM,
+                severity=Severity.NOTICE if one.alive else Severity.PROBLEM,
                 who=one.name,
                 what=f"{one.name} {told}: {what}",
                 do=hint or f"look at its log: logs/ in the run folder on {one.host}",
@@ -189,6 +203,9 @@ def _unexplained(scene: Scene) -> bool:
 
 
 def _everybody_silent(scene: Scene) -> bool:
+    """Where there were several; or nobody was ever heard for long enough."""
+    if not scene.workers:
+        return scene.listened_s >= SILENT_S
     return len(scene.workers) > 1 and all(one.silent for one in scene.workers)
 
 

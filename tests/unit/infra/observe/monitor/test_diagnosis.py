@@ -174,7 +174,7 @@ FOUND: dict[str, tuple[Scene, Fault, tuple[str, ...]]] = {
         ("no trainer is heard for 20 s", "step 10", "--resume"),
     ),
     "a trainer that was never heard": (
-        without("trainer"),
+        replace(without("trainer"), run=RunSeen(name="run")),
         Fault.TRAINER_SILENT,
         ("since this monitor listens",),
     ),
@@ -192,6 +192,16 @@ FOUND: dict[str, tuple[Scene, Fault, tuple[str, ...]]] = {
         scene(*(replace(one, heard_s=10.0, state="silent") for one in scene().workers)),
         Fault.ALL_SILENT,
         ("none of 5 processes",),
+    ),
+    "nobody at all": (
+        replace(scene(), workers=()),
+        Fault.ALL_SILENT,
+        ("nobody of this run is heard", "run.py up RECIPE"),
+    ),
+    "a trainer that is dead for long": (
+        replace(without("trainer"), run=RunSeen(name="run", wanted="running", heard_s=300.0)),
+        Fault.TRAINER_SILENT,
+        ("for 5 min",),
     ),
     "books that do not balance": (
         scene(trainer(counters={"balanced": 0.0})),
@@ -256,6 +266,7 @@ WELL: dict[str, Scene] = {
         rollout(2, slots_used=8),
         ready={"prompts": 64},
     ),
+    "a trainer whose word came and whose heartbeat did not": without("trainer"),
     "a worker that leaves": scene(rollout(1), rollout(2), rollout(3, state="leaving")),
     "a monitor that has just begun": replace(without("producer"), listened_s=3.0),
     "a run that is over": replace(
@@ -284,6 +295,10 @@ def test_a_private_broker_that_ended_with_its_run_is_no_problem() -> None:
         run=RunSeen(name="run", wanted="stopped", step=100),
     )
     assert [one.severity for one in diagnose(staged)] == [Severity.NOTICE]
+
+
+def test_where_nobody_runs_one_finding_says_it() -> None:
+    assert len(diagnose(replace(scene(), workers=()))) == 1
 
 
 def test_problems_come_first() -> None:
