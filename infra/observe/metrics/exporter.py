@@ -57,7 +57,10 @@ class Exporter(Collector):
         self._newest["beat"] = numbers_of(beat)
 
     def hear_line(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Serve a line of the trainer's metrics in place of the one of its kind before."""
+        """Serve a line of the trainer's metrics in place of the one of its kind before; not the
+        last one, for which its process does not stay."""
+        if kind == "end":
+            return
         self._newest[kind] = {
             name: float(value)
             for name, value in values.items()

@@ -80,6 +80,7 @@ def test_lines_are_served_without_what_is_no_number(exporter):
         "warren_trainer_eval_reward": {(): 0.25},
     }
     exporter.hear_line("step", {"train/loss": 0.25})
+    exporter.hear_line("end", {"ledger/issued": 4})
     assert set(scrape(exporter)) == {"warren_trainer_train_loss", "warren_trainer_eval_reward"}
 
 
