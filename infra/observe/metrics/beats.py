@@ -26,6 +26,7 @@ _TRAINER = (
     ("stale", _COUNTER, "groups", "closed since the run began: too old"),
     ("dead", _COUNTER, "groups", "closed since the run began: too few usable members"),
     ("balanced", _GAUGE, "0 or 1", "whether the sum is right"),
+    ("replays_ignored", _COUNTER, "messages", "that came as replays: they count for nothing"),
 )
 _PRODUCER = (
     ("credits", _COUNTER, "credits", "answered"),

@@ -69,7 +69,10 @@ def test_what_rollout_workers_and_the_ledger_count_is_in_the_table_and_nothing_e
     fields = {"version", "refuses", "slots", "tokens_unsaved", "pinned"}
     assert names(BEATS, "rollout/") - shared - fields == {*Counters().as_floats()}
     assert names(ENDS, "ledger/") == set(Books.__dataclass_fields__)
-    assert names(BEATS, "trainer/") - shared == {"step", *Books.__dataclass_fields__}
+    assert names(BEATS, "trainer/") - shared == {
+        *("step", "replays_ignored"),
+        *Books.__dataclass_fields__,
+    }
 
 
 def test_each_bucket_of_age_is_one_of_the_histogram():
