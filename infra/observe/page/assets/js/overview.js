@@ -17,7 +17,7 @@ const CHARTS = [
   ["Entropy", [["train/entropy", "entropy"]], "nats per token"],
   ["Clipped", [["train/clip_frac", "all"], ["train/clip_frac_low", "low"], ["train/clip_frac_high", "high"]], "share of tokens"],
   ["Gradient norm", [["train/grad_norm", "before clipping"]], ""],
-  ["Interruptions", [["arrived/interruptions", "of what arrived"], ["rollout/resumed_elsewhere", "resumed elsewhere"]], "per step"],
+  ["Interruptions", [["arrived/interruptions", "of what arrived"], ["batch/resumed_elsewhere", "resumed elsewhere"]], "per step"],
   ["Response length", [["length/response_mean", "mean"], ["length/response_max", "max"]], "tokens"],
   ["Members", [["members/failed", "failed"], ["members/reissued", "reissued"], ["members/late", "late"]], "ledger, per step"],
 ];

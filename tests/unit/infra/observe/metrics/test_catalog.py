@@ -96,3 +96,10 @@ def test_what_a_batch_and_the_tally_come_to_is_in_the_table():
 def test_every_role_tells_of_its_process():
     for role in ROLES:
         assert names(BEATS, f"{role}/") > {"state/{state}", "waiting_s", "rss_bytes", "num_files"}
+
+
+def test_the_names_that_the_page_draws_are_in_the_table():
+    script = (PAGE.parents[1] / "page" / "assets" / "js" / "overview.js").read_text()
+    drawn = re.findall(r"\"([a-z_]+/[a-z0-9_/]+)\"", script)
+    assert len(drawn) > 20
+    assert [name for name in drawn if find(name) is None] == []
