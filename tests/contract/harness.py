@@ -112,15 +112,15 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(drawn.tolist())
 
 
-def two_versions(root: Path, newer: Any) -> list[PreparedWeights]:
+def two_versions(root: Path, newer: Any, dtype: str = "float32") -> list[PreparedWeights]:
     """Those of the model folder `model0`, and a published version 1 of the weights of `newer`."""
     store = WeightStore.at(root / "store")
     published = store.publish(
-        newer.state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype="float32"
+        newer.state_dict(), version=1, run_id="contract", incarnation=1, step=1, dtype=dtype
     )
     folder = root / "model0"
     shutil.copy(folder / "config.json", root / "store" / published.folder)
-    return [starting(folder, "float32"), prepare(root / "store", published, folder)]
+    return [starting(folder, dtype), prepare(root / "store", published, folder)]
 
 
 async def started(

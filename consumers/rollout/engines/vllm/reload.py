@@ -56,6 +56,16 @@ def shared(model: torch.nn.Module) -> set[str]:
     return {name for name, _ in model.named_parameters(remove_duplicate=False)} - named
 
 
+def quantised(model: torch.nn.Module) -> list[str]:
+    """Names of layers that are held otherwise than they are loaded."""
+    methods = {name: getattr(layer, "quant_method", None) for name, layer in model.named_modules()}
+    return [
+        name
+        for name, method in methods.items()
+        if method is not None and not type(method).__name__.startswith("Unquantized")
+    ]
+
+
 def digest(model: torch.nn.Module) -> str:
     """One number for the parameters and buffers of all layers that have parameters, as they lie in
     memory. What a kernel keeps elsewhere is not in it."""

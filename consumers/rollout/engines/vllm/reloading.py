@@ -17,6 +17,7 @@ from typing import Any
 
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.vllm.loading import CallWorkers, Loading, files_of, safetensors_in
+from infra.roles.errors import ConfigError
 from infra.weights.fingerprint import of_entries
 from infra.weights.prepared import PreparedWeights
 
@@ -44,8 +45,14 @@ class Reloading(Loading):
             folder: Whose weights it loaded.
 
         Raises:
+            ConfigError: None of its layers is quantised.
             EngineFailed: To load the folder once more does not leave the same.
         """
+        if not any(await self._call("warren_quantised")):
+            raise ConfigError(
+                f"rollout.engine_options quantises no layer of the model in {folder}",
+                hint="leave quantization out, or use a method for this kind of layers",
+            )
         paths = [str(path) for path in safetensors_in(folder)]
         formats = (await self._call("warren_formats", args=(paths, self._dtype)))[0]
         self._layout = {name: (dtype, tuple(shape)) for name, dtype, shape in formats}

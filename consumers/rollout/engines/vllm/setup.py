@@ -88,6 +88,11 @@ def check_options(options: dict[str, Any]) -> None:
                 hint="quantization is the name of one of vLLM's methods that quantise while they "
                 "load, quantization_config a table of what goes with it",
             )
+    if options.get("quantization_config") is not None and not is_quantised(options):
+        raise ConfigError(
+            "rollout.engine_options has quantization_config without quantization",
+            hint="vLLM reads it with a method it goes with, or with quantization = 'online'",
+        )
     parallel = options.get("tensor_parallel_size", 1)
     if type(parallel) is not int or parallel < 1:
         raise ConfigError(
@@ -110,7 +115,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 def is_quantised(options: dict[str, Any]) -> bool:
     """Whether vLLM is to hold weights in another form than they are published in."""
-    return any(options.get(name) is not None for name in _QUANTISED)
+    return options.get("quantization") is not None
 
 
 def _check_memory(options: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from vllm.distributed import (
 )
 from vllm.platforms import current_platform
 
-from consumers.rollout.engines.vllm.reload import digest, reload, shared
+from consumers.rollout.engines.vllm.reload import digest, quantised, reload, shared
 from consumers.rollout.engines.vllm.setup import OWNER
 from consumers.rollout.engines.vllm.shards import Shard, differing, shards_of
 from infra.weights.fingerprint import TIED_HEAD, entries_of
@@ -154,6 +154,10 @@ class WarrenWorkerExtension:
             for name, tensor in _converted(_mapped(paths), dtype).items()
             if name not in leaving
         ]
+
+    def warren_quantised(self) -> list[str]:
+        """Layers that hold something else than what was published."""
+        return quantised(self.model_runner.get_model())
 
     def warren_digest(self) -> str:
         """Of what this worker holds, in whatever form."""

@@ -7,6 +7,7 @@ import pytest
 
 from consumers.rollout.engines.base import EngineFailed, WeightsRefused
 from consumers.rollout.engines.vllm.reloading import Reloading
+from infra.roles.errors import ConfigError
 from infra.weights.fingerprint import entries_of
 from infra.weights.prepared import PreparedWeights
 from tests.factories import models
@@ -28,6 +29,7 @@ class Workers:
         self.by_folder = {str(one.model_folder): one for one in versions}
         self.word = "first "
         self.missing: list[str] = []
+        self.quantised = ["model.layers.0.mlp"]
         self.drops = ""
         self.breaks = False
         self.held = self.made_of(versions[0])
@@ -36,6 +38,8 @@ class Workers:
         return [f"{self.word}{rank} of {weights.fingerprint}" for rank in (0, 1)]
 
     async def __call__(self, method: str, args: tuple = ()) -> list:
+        if method == "warren_quantised":
+            return [self.quantised, self.quantised]
         if method == "warren_digest":
             return self.held
         if method == "warren_check":
@@ -117,4 +121,11 @@ async def test_a_reload_that_is_not_the_first_load_is_not_served(versions):
     workers = Workers(versions)
     workers.word = "other "
     with pytest.raises(EngineFailed, match="other bytes than its own first load"):
+        await Reloading(workers, "float32").learn(versions[0].model_folder)
+
+
+async def test_a_method_that_finds_nothing_to_quantise_is_refused(versions):
+    workers = Workers(versions)
+    workers.quantised = []
+    with pytest.raises(ConfigError, match="quantises no layer"):
         await Reloading(workers, "float32").learn(versions[0].model_folder)
