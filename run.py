@@ -21,6 +21,7 @@ ROLES = {
 TOOLS = {
     "ledger": "consumers.trainer.telling.command",
     "monitor": "infra.observe.monitor.command",
+    "queues export": "infra.roles.command.queues",
     "replay queue": "producers.replay.command",
     "replay step": "consumers.trainer.replay.command",
     "control": "infra.roles.command.control",

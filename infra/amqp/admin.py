@@ -125,6 +125,42 @@ class Management:
         """
         self._call("DELETE", f"/api/connections/{quote(name, safe='')}")
 
+    def consumers(self, run: str) -> list[Mapping[str, Any]]:
+        """Consumers of a run's queues with `consumer_tag`, `queue`, `channel_details`.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        found = self._get(f"/api/consumers/{self._vhost}")
+        return [row for row in found if str(row["queue"]["name"]).startswith(f"{run}.")]
+
+    def policies_of(self, run: str) -> dict[str, str]:
+        """Queue -> the policy that applies to it, of the queues that have one.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        prefix = f"{run}."
+        return {
+            str(queue["name"]).removeprefix(prefix): str(queue["policy"])
+            for queue in self._get(f"/api/queues/{self._vhost}")
+            if str(queue.get("name", "")).startswith(prefix) and queue.get("policy")
+        }
+
+    def peek(self, queue: str, count: int = 1) -> list[Mapping[str, Any]]:
+        """The first messages of a queue as the pages' "Get messages" shows them, put back.
+
+        Args:
+            queue: The broker's name of it.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        asked = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        path = f"/api/queues/{self._vhost}/{quote(queue, safe='')}/get"
+        found: list[Mapping[str, Any]] = json.loads(self._call("POST", path, asked))
+        return found
+
     def delete_queue(self, run: str, queue: str) -> None:
         """Delete a queue with its messages.
 
@@ -132,6 +168,15 @@ class Management:
             ManagementUnreachable: No answer, or an error.
         """
         self._call("DELETE", f"/api/queues/{self._vhost}/{quote(f'{run}.{queue}', safe='')}")
+
+    def import_definitions(self, definitions: Mapping[str, Any]) -> None:
+        """Make users, permissions, policies, exchanges, queues and bindings. What exists stays, but
+        users, permissions and policies are replaced.
+
+        Raises:
+            ManagementUnreachable: No answer, or an error.
+        """
+        self._call("POST", "/api/definitions", definitions)
 
     def declare_stream(self, name: str) -> None:
         """Declare a durable stream.

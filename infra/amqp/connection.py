@@ -250,6 +250,7 @@ class Broker:
             mailbox=self._box(),
             prefetch=prefetch,
             offset=offset,
+            tag=f"{self.app_id} {queue}",
             on_close=lambda closed, rest: self._tell(self._consumer.unsubscribe, closed, rest),
         )
         self._thread.spawn(self._consumer.subscribe(subscription))

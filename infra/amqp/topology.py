@@ -24,6 +24,11 @@ DELIVERY_LIMIT = 64
 
 RECORDING_BYTES = 4 * 1024**3
 RECORDING_AGE = "7D"
+"""What the recording is bounded to by a policy, which may be changed while a run lives."""
+
+RECORDING_MOST_BYTES = 16 * 1024**3
+RECORDING_MOST_AGE = "30D"
+"""What bounds it in any case: arguments of the queue, below which a policy may go."""
 
 Version = tuple[int, int, int]
 Arguments = dict[str, str | int]
@@ -130,8 +135,8 @@ def queue_arguments(queue: Queue, *, run: str) -> Arguments:
     if queue.kind is QueueKind.STREAM:
         return {
             "x-queue-type": "stream",
-            "x-max-length-bytes": RECORDING_BYTES,
-            "x-max-age": RECORDING_AGE,
+            "x-max-length-bytes": RECORDING_MOST_BYTES,
+            "x-max-age": RECORDING_MOST_AGE,
             "x-stream-max-segment-size-bytes": 64 * 1024**2,
         }
     arguments: Arguments = {

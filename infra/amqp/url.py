@@ -44,6 +44,12 @@ def mask_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}:***@{host}", query=""))
 
 
+def without_user(url: str) -> str:
+    """A URL without user and password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
 def address(url: str) -> str:
     """`host:port` of a broker URL, for log lines."""
     parts = parse_url(url)

@@ -49,6 +49,12 @@ class RunFolder:
         return self.broker / "url"
 
     @property
+    def monitoring(self) -> Path:
+        """Address and login of the private broker's pages, to look and change nothing: JSON,
+        readable by the owner alone."""
+        return self.broker / "monitoring.json"
+
+    @property
     def logs(self) -> Path:
         """A folder for each `up`: `attempt_<k>`."""
         return self.root / "logs"

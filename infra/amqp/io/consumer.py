@@ -146,7 +146,11 @@ class Consumer:
         self._subscriptions[subscription] = channel
         await channel.request(
             lambda callback: channel.raw.basic_consume(
-                full_name(self._run, queue), received, arguments=arguments, callback=callback
+                full_name(self._run, queue),
+                received,
+                consumer_tag=subscription.tag or None,
+                arguments=arguments,
+                callback=callback,
             )
         )
         subscription.mailbox.post(subscription.bound)

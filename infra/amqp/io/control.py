@@ -69,6 +69,7 @@ class Control:
             ExchangeName.EVENTS: Fan(ExchangeName.EVENTS, always=False),
         }
         self._run = run
+        self._app_id = app_id
         self._owner = re.sub(r"[^A-Za-z0-9._-]", "-", app_id)[:60]
         self._reclaim_s = reclaim_s
         self._on_fatal = on_fatal
@@ -151,7 +152,12 @@ class Control:
 
         await channel.request(
             lambda callback: channel.raw.basic_consume(
-                fan.queue, received, auto_ack=True, exclusive=True, callback=callback
+                fan.queue,
+                received,
+                auto_ack=True,
+                exclusive=True,
+                consumer_tag=f"{self._app_id} {fan.exchange}",
+                callback=callback,
             )
         )
         fan.consuming = True

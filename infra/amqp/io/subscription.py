@@ -24,10 +24,13 @@ class Subscription(AsyncIterator[Delivery]):
         mailbox: Mailbox,
         prefetch: int = 0,
         offset: str | int | None = None,
+        tag: str = "",
         on_close: Callable[["Subscription", list[Delivery]], None],
     ) -> None:
         self.queue = queue
         self.prefetch = prefetch
+        self.tag = tag
+        """The consumer's name in RabbitMQ's own pages."""
         self.offset = offset
         """Where the next consumer of a stream begins."""
         self.mailbox = mailbox

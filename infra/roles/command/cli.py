@@ -29,6 +29,7 @@ COMMANDS = {
     "control": "pause, resume, drain or stop a run, and say who has not answered",
     "dead": "list, show, requeue or drop what was given up",
     "view": "serve a page of a run's charts, steps, groups and rollouts, live or afterwards",
+    "queues": "write down what a run has at its broker, for who administers it",
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from infra.observe.logs import set_up_logging
@@ -98,11 +99,32 @@ def broker_for(config: RunConfig, folder: RunFolder) -> Iterator[RunBroker]:
     url = node.start(_START_TIMEOUT_S)
     try:
         write_atomically(folder.broker_url, url + "\n", mode=0o600)
+        _administer(url, config.run.name, folder)
         yield RunBroker(url, node, config.supervise)
     finally:
         folder.broker_url.unlink(missing_ok=True)
         logger.info("stopping the private broker")
         node.stop()
+
+
+def _administer(url: str, run: str, folder: RunFolder) -> None:
+    """Policies, and a user who looks. A run does without either."""
+    from infra.amqp.admin import Management
+    from infra.amqp.definitions.export import administration
+    from infra.amqp.definitions.users import MonitoringUser
+    from infra.amqp.errors import ManagementUnreachable
+    from infra.amqp.url import management_url, without_user
+
+    former = ""
+    with suppress(OSError, ValueError, LookupError):
+        former = str(json.loads(folder.monitoring.read_text(encoding="utf-8"))["password"])
+    user, pages = MonitoringUser.of(run, former), management_url(url)
+    login = {"url": without_user(pages), "user": user.name, "password": user.password}
+    write_atomically(folder.monitoring, json.dumps(login, indent=2) + "\n", mode=0o600)
+    try:
+        Management(pages).import_definitions(administration(run, vhost="/", monitoring=user))
+    except ManagementUnreachable as error:
+        logger.warning("no policies, and no user %s: %s", user.name, error)
 
 
 def await_configured(config: RunConfig, *, patience_s: float = 10.0) -> None:
