@@ -56,7 +56,7 @@ def outcome(record: RunRecord) -> Outcome:
         weights={one["version"]: one["fingerprint"] for one in manifests},
         batches={batch.step: tuple(batch.members) for batch in batches},
         evaluations={line["version"]: line["eval/reward"] for line in evaluations},
-        books={name: end[name] for name in ("issued", "trained", "filtered", "stale", "dead")},
+        books={name: value for name, value in end.items() if name.startswith("ledger/")},
     )
 
 

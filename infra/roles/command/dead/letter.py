@@ -121,6 +121,8 @@ def why_not(letter: Letter) -> str:
     original = letter.original
     if letter.headers is None:
         return "its headers name no member of any group"
+    if letter.headers.replay:
+        return f"it is of replay {letter.headers.replay}: 'run.py replay queue' sends it again"
     if original is None:
         return "it does not hold the message that died"
     if original.truncated:

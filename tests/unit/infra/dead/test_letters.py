@@ -98,6 +98,11 @@ def other_bytes(source: Delivery) -> Delivery:
     return delivery(source.queue, source.envelope, source.body + b" ")
 
 
+def replayed(letter: Delivery) -> Delivery:
+    letter.envelope.headers["replay"] = "r1"
+    return letter
+
+
 def cut() -> Any:
     return original_message(message()).model_copy(update={"truncated": True})
 
@@ -105,6 +110,7 @@ def cut() -> Any:
 @pytest.mark.parametrize(
     ("letter", "why"),
     [
+        (replayed(failed(message(), kind=FailureKind.DATA)), "it is of replay r1"),
         (failed(None, kind=FailureKind.DATA), "does not hold the message"),
         (failed(None, kind=FailureKind.DATA, original=cut()), "only the beginning"),
         (failed(other_bytes(message()), kind=FailureKind.DATA), "would only die again: checksum"),

@@ -16,6 +16,8 @@ from consumers.trainer.arriving.shelf import Shelf
 from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.books.evaluation import Evaluations
 from consumers.trainer.books.ledger import Ledger
+from consumers.trainer.steering.clock import PausableClock
+from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.fence import Fence
 from infra.amqp.message import Delivery, Outgoing
 from infra.runs.incarnation import Incarnations
@@ -99,8 +101,14 @@ class Desk:
             }
         )
         context = role_context(config, self.inbox, role="trainer", run_id=RUN_ID)
+        credits = Credits(context, self.chronicle, PausableClock(), run_id=RUN_ID)
         self.arrivals = Arrivals(
-            context, self.chronicle, Tally(), run_id=RUN_ID, vocab_size=VOCAB_SIZE
+            context,
+            self.chronicle,
+            Tally(),
+            run_id=RUN_ID,
+            vocab_size=VOCAB_SIZE,
+            credits=credits,
         )
         self.arrivals.newest_published = 0
 
