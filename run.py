@@ -31,6 +31,7 @@ TOOLS = {
     "dead drop": "infra.roles.command.dead.drop",
     "view": "infra.observe.page.command",
     "replay rollout": "consumers.rollout.replay.command",
+    "replay rollout --fresh": "consumers.rollout.replay.fresh_command",
     "replay rollout --rescore": "consumers.reward.rescore.command",
 }
 """Command that looks at a run -> the module that offers `add_arguments(parser)`, `run(options)`.

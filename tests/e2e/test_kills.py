@@ -65,6 +65,6 @@ def test_whatever_is_killed_every_group_ends_once(tmp_path: Path, untaught_folde
     broker.process.send_signal(signal.SIGINT)
     assert broker.exit_code() == 0, broker.output()
     record.check_whole(steps=STEPS)
-    code, replayed = finish(tmp_path, "replay", "rollout", "all", "--run", str(record.root))
+    code, replayed = finish(tmp_path, "replay", "rollout", "all", "--run", recipe)
     assert code == 0, replayed
     assert "resumed by another worker" in replayed

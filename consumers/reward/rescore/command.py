@@ -15,6 +15,7 @@ from consumers.reward.pool import ScoringFailed, ScoringPool
 from consumers.reward.rescore.rescored import Rescored, Totals
 from consumers.reward.rescore.text import one_text, totals_text
 from infra.amqp.errors import BadMessage
+from infra.observe.progress import Progress
 from infra.roles.command.rollouts import ALL, add_rollouts, chosen
 from infra.roles.command.target import Target, target
 from infra.roles.errors import ConfigError, ExitCode
@@ -79,17 +80,19 @@ def _function(text: str) -> RewardFunction:
 
 async def _run(options: Namespace, found: Target, section: RewardSection) -> int:
     totals, whole = Totals(), options.rollout != ALL
-    began = time.monotonic()
+    began, progress = time.monotonic(), Progress("rollouts scored")
     pool = ScoringPool(section)
     try:
         await pool.start()
         async for rescored in _rescored(pool, chosen(options, found.folder)):
             totals.add(rescored)
+            progress.show(totals.num)
             if options.json:
                 sys.stdout.write(json.dumps(rescored.as_json()) + "\n")
             elif whole:
                 sys.stdout.write(one_text(rescored, section))
     finally:
+        progress.clear()
         await pool.close()
     if not whole and options.json:
         sys.stdout.write(json.dumps(totals.as_json()) + "\n")

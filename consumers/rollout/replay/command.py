@@ -11,11 +11,13 @@ from typing import Any
 
 from consumers.rollout.replay import text
 from consumers.rollout.replay.exact import Replayed, Stage
+from consumers.rollout.replay.model import with_model
 from consumers.rollout.replay.parts import RecordedEngine, RecordedTools
 from consumers.rollout.replay.steps import Difference
 from consumers.rollout.replay.task import task_of
 from infra.amqp.errors import BadMessage
 from infra.observe.harmless import harmless
+from infra.observe.progress import Progress
 from infra.roles.command.rollouts import ALL, add_rollouts, chosen
 from infra.roles.command.target import Target, target
 from infra.roles.errors import ExitCode
@@ -47,7 +49,9 @@ def run(options: Namespace) -> int:
 async def _run(options: Namespace, found: Target) -> int:
     totals: Counter[str] = Counter()
     began = time.monotonic()
-    stage = _stage(found.config)
+    config = with_model(found)
+    stage = _stage(config)
+    progress = Progress("rollouts replayed")
     for record, entry in chosen(options, found.folder):
         try:
             trajectory = trajectory_of(record, entry.body)
@@ -57,9 +61,13 @@ async def _run(options: Namespace, found: Target) -> int:
             totals["rollouts"] += 1
             totals["not equal"] += 1
             continue
-        replayed = await stage.replay(trajectory.rollout, task_of(trajectory.rollout, found.config))
+        replayed = await stage.replay(trajectory.rollout, task_of(trajectory.rollout, config))
         _count(totals, trajectory, replayed)
+        progress.show(totals["rollouts"])
+        if replayed.difference is not None:
+            progress.clear()
         _tell(trajectory, replayed, options)
+    progress.clear()
     if options.rollout == ALL:
         _tell_totals(totals, time.monotonic() - began, options)
     return ExitCode.FAILED if totals["not equal"] else ExitCode.DONE

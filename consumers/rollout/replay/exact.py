@@ -15,7 +15,7 @@ from consumers.rollout.replay.compare import first_difference
 from consumers.rollout.replay.parts import RecordedEngine, RecordedPartner, RecordedTools
 from consumers.rollout.replay.record import Record
 from consumers.rollout.replay.steps import Difference, Differs, Step
-from consumers.rollout.replay.task import opening_of, opens_by_itself
+from consumers.rollout.replay.task import open_as_recorded
 from infra.amqp.codec import decode, encode
 from infra.roles.errors import WarrenError
 from infra.text.renderer import Renderer
@@ -103,9 +103,7 @@ class Stage:
     def _set_scene(self, record: Record, state: RolloutState) -> None:
         if state.agent.interaction:
             state.interaction = RecordedPartner(record)
-        if opens_by_itself(record.rollout):
-            opening = opening_of(record.rollout)
-            state.agent.opening = lambda: opening  # type: ignore[method-assign]
+        open_as_recorded(state, record.rollout)
         record.note("taken")
 
 

@@ -63,7 +63,7 @@ class Record:
         turn = self.state.turns[-1]
         if turn.kind is not TurnKind.ASSISTANT and turn.stop > self.steps[-1].stop:
             text = self.decode(self.state.token_ids[turn.start :])
-            self.note("appended", start=turn.start, text=text, detail=f"{turn.kind} turn")
+            self.note("appended", start=turn.start, text=text, detail=turn.kind.value)
 
     def note_sampled(self, chunk: TokenChunk) -> None:
         """The engine is about to give these."""

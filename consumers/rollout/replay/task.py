@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from consumers.rollout.agents.state import RolloutState
 from infra.runs.asked import budgets_of, prompt_hash, sampling_of
 from schemas.chat import ChatMessage, Speaker
 from schemas.config import RunConfig
@@ -37,6 +38,11 @@ def opening_of(rollout: Rollout) -> Sequence[ChatMessage]:
     return messages
 
 
-def opens_by_itself(rollout: Rollout) -> bool:
-    """Whether the agent rendered its prompt from other messages than those of its task."""
-    return prompt_hash(opening_of(rollout)) != rollout.prompt_hash
+def open_as_recorded(state: RolloutState, rollout: Rollout) -> None:
+    """Let an agent that renders its prompt from other messages than its task's say them once more.
+
+    The task's own messages are not recorded then: their hash tells.
+    """
+    opening = opening_of(rollout)
+    if prompt_hash(opening) != rollout.prompt_hash:
+        state.agent.opening = lambda: opening  # type: ignore[method-assign]

@@ -125,6 +125,14 @@ def test_all_can_be_those_of_a_step_or_the_first(folder, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[0])["rollout_id"] == "3.0"
 
 
+def test_a_copied_run_needs_no_model_folder(folder, tmp_path, capsys):
+    for step in (8, 10):
+        (folder.checkpoints / f"step_{step}").mkdir(parents=True)
+    (tmp_path / "model").rename(folder.checkpoints / "step_10" / "hf")
+    assert replay("3.1", "--quiet") == 0
+    assert "step_10" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
