@@ -114,8 +114,8 @@ class Record:
         Raises:
             Differs: Nothing was sampled there.
         """
-        for turn in self.rollout.progress.turns:
-            if turn.kind is TurnKind.ASSISTANT and turn.start <= length < turn.stop:
+        for turn in reversed(self.rollout.progress.turns):
+            if turn.kind is TurnKind.ASSISTANT and turn.start <= length <= turn.stop:
                 return turn
         raise Differs(
             Difference(

@@ -1,9 +1,12 @@
 """A recorded rollout is repeated by the agent loop, wherever it was cut and however it ended."""
 
+from dataclasses import replace
+
 import pytest
 
 from consumers.rollout.agents.base import Agent
 from consumers.rollout.agents.state import CutReason
+from consumers.rollout.engines.base import Finish
 from consumers.rollout.interactions.base import Interaction
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.calculator import calculator
@@ -16,6 +19,7 @@ from tests.factories.agent_runs import (
     cut_places,
     make_loop,
     run_uncut,
+    run_until_paused,
     run_with_cuts,
 )
 from tests.factories.replays import changed, replay, stage
@@ -156,6 +160,35 @@ async def test_versions_that_change_inside_a_request_are_repeated(renderer):
     assert [step.version for step in replayed.steps if step.event == "sampled"] == [4, 5, 9]
 
 
+class SmallContext(ScriptedEngine):
+    """Has room for some tokens less than the budgets."""
+
+    most = 0
+
+    async def generate(self, request):
+        left = self.most - len(request.token_ids)
+        if left <= 0:
+            yield Finish(reason="length")
+            return
+        async for item in super().generate(replace(request, max_tokens=left)):
+            yield item
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_context_that_is_full_is_repeated(renderer, cut):
+    task = make_task()
+    script = talk(renderer, ["a longer answer<|im_end|>"], opening=OPENING)
+    SmallContext.most = len(renderer.prompt(task.messages, ())) + 5
+    engine = SmallContext(script, pause_at=[SmallContext.most] if cut else [])
+    loop = make_loop(engine, renderer)
+    work = await run_until_paused(loop, loop.begin(task), engine, CutReason.LEAVE)
+    if cut:
+        other = make_loop(SmallContext(script), renderer, worker="rollout-1")
+        work = await other.run(other.restore(work))
+    assert (work.finish_reason, len(work.progress.interruptions)) == ("length", cut)
+    assert (await replay(stage(renderer, {}), work, task)).difference is None
+
+
 def token(at, value):
     def change(raw):
         raw["progress"]["tokens"]["token_ids"][at] = value
@@ -186,6 +219,7 @@ CHANGES = [
     (set_in("progress", "num_resumed_elsewhere", to=7), "num_resumed_elsewhere"),
     (set_in("progress", "interruptions", 0, "version", to=9), "interruptions[0].version"),
     (set_in("progress", "interruptions", 0, "at_token", to=2000), "cut at token 2000"),
+    (set_in("progress", "turns", 3, "kind", to="user"), "token "),
     (set_in("status", to="truncated"), "status"),
     (set_in("finish_reason", to="length"), "finish_reason"),
     (set_in("agent", to="no.such:Agent"), "after token 0"),
