@@ -44,6 +44,7 @@ class RecordedEngine:
             record.note_sampled(chunk)
             yield chunk
         if request.request_id in self._interrupted:
+            self._interrupted.remove(request.request_id)  # the next worker counts from 0, too
             yield Finish(reason="interrupted")
         else:
             yield Finish(reason="stop" if turn.finish_reason == "stop" else "length")
