@@ -27,8 +27,8 @@ from consumers.trainer.steering.fleet import Fleet
 from consumers.trainer.steering.refusals import Refusals
 from consumers.trainer.steering.reissue import Reissuer
 from consumers.trainer.steering.wishes import Wishes
-from infra.observe.tracking.recorder import Recorder
 from consumers.trainer.telling.vitals import Vitals
+from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext
 from infra.roles.settings import as_json_tree
 from infra.runs.code_version import code_version
