@@ -19,7 +19,7 @@ SILENT = "rollout.engine_options={mean_tokens=1000,token_s=100000,tick_s=0.05}"
 def stuck_tool(stage: Stage) -> Named:
     """Calls do not return."""
     with _weather(stage, "stuck"):
-        return stage.until_named("stuck_tool", "look_up")
+        return stage.until_named("stuck_tool", "add")
 
 
 def slow_reward(stage: Stage) -> Named:

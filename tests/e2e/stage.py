@@ -41,7 +41,7 @@ engine_options = {{ mean_tokens = 20, spread = 0.6, token_s = 0.04, tick_s = 0.0
 workers = 2
 slots = 24
 agent = "tool"
-tools = ["tests.e2e.weather:look_up"]
+tools = ["tests.e2e.weather:add"]
 parser = "infra.recipes.storm.calls:AnyCall"
 max_prompt_tokens = 16
 max_response_tokens = 200

@@ -26,8 +26,8 @@ def weather() -> str:
         return "calm"
 
 
-def look_up(expression: str) -> str:
-    """Look something up.
+def add(expression: str) -> str:
+    """Add, or rather look something up.
 
     Args:
         expression: Anything.

@@ -16,6 +16,8 @@ _EVERY_ROLE = (
     ("num_tasks", _GAUGE, "tasks", "of its event loop"),
     ("num_files", _GAUGE, "files", "that are open"),
     ("rss_bytes", _GAUGE, "bytes", "of resident memory"),
+    ("up_s", _GAUGE, "s", "since its process began"),
+    ("disk_free_bytes", _GAUGE, "bytes", "free where the run folder is, if that is on its machine"),
 )
 _TRAINER = (
     ("step", _GAUGE, "steps", "taken since the run began"),
@@ -27,6 +29,15 @@ _TRAINER = (
     ("dead", _COUNTER, "groups", "closed since the run began: too few usable members"),
     ("balanced", _GAUGE, "0 or 1", "whether the sum is right"),
     ("replays_ignored", _COUNTER, "messages", "that came as replays: they count for nothing"),
+    ("version", _GAUGE, "version", "published last; -1 before the first"),
+    ("ready", _GAUGE, "groups", "that can be trained and are in no batch yet"),
+    ("failed", _COUNTER, "rollouts", "given up since the run began"),
+    ("replaced", _COUNTER, "rollouts", "of these, asked for once more"),
+    ("reissued", _COUNTER, "rollouts", "asked for again because they were lost"),
+    ("late", _COUNTER, "reports", "of rollouts that were decided before"),
+    ("wait_s", _COUNTER, "s", "waited for batches, the one under way included"),
+    ("train_s", _COUNTER, "s", "in optimizer steps"),
+    ("publish_s", _COUNTER, "s", "in publications of weights"),
 )
 _PRODUCER = (
     ("credits", _COUNTER, "credits", "answered"),
@@ -57,6 +68,8 @@ _ROLLOUT = (
     ("swaps", _COUNTER, "swaps", "of weights"),
     ("swap_s", _COUNTER, "s", "in these, admission closed"),
     ("weights_refused", _COUNTER, "versions", "that could not be read or were not taken"),
+    ("tool_calls", _COUNTER, "calls", "of tools that began"),
+    ("tool_timeouts", _COUNTER, "calls", "of these, given up at their limit"),
 )
 _REWARD = (
     ("held", _GAUGE, "rollouts", "whose delivery it holds"),

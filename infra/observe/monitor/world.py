@@ -22,6 +22,7 @@ from infra.observe.monitor.scene import (
     Scene,
     WorkerSeen,
 )
+from infra.roles.heartbeats import LEFT
 from schemas.config import RunConfig
 from schemas.control import Heartbeat, RunState, WeightsPublished
 
@@ -180,7 +181,8 @@ class World:
     def _forget(self, now: float) -> None:
         over = self._state is not None and self._state.wanted.value == "stopped"
         for key, worker in list(self._workers.items()):
-            kept_s = _LEFT_S if over else _REMEMBERED_S.get(worker.beat.state, _FORGOTTEN_S)
+            state = _state(worker.beat, 0.0)
+            kept_s = _LEFT_S if over else _REMEMBERED_S.get(state, _FORGOTTEN_S)
             if now - worker.at >= kept_s:
                 del self._workers[key]
 
@@ -208,7 +210,7 @@ def _seen(worker: _Worker, now: float) -> WorkerSeen:
         name=clean(beat.worker, 80),
         host=clean(beat.host, 80),
         pid=beat.pid,
-        state=clean(beat.state, 20) if silent_s < SILENT_S or beat.state == "failed" else "silent",
+        state=_state(beat, silent_s),
         heard_s=silent_s,
         waiting_for=clean(beat.waiting_for),
         waiting_s=max(0.0, beat.waiting_s),
@@ -224,6 +226,13 @@ def _seen(worker: _Worker, now: float) -> WorkerSeen:
         reward=beat.reward,
         trainer=beat.trainer,
     )
+
+
+def _state(beat: Heartbeat, silent_s: float) -> str:
+    """A last word with a reason is a failure; who left without one is only gone."""
+    if beat.state == LEFT:
+        return "failed" if beat.error else "leaving"
+    return clean(beat.state, 20) if silent_s < SILENT_S else "silent"
 
 
 def _queues(

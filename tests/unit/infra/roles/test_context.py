@@ -12,11 +12,11 @@ from infra.amqp.message import Outgoing
 from infra.roles import context as contexts
 from infra.roles import heartbeats
 from infra.roles.context import RoleContext
-from infra.roles.heartbeats import BEFORE_VARIABLE, Disk, heartbeat_of, send_heartbeats
+from infra.roles.heartbeats import BEFORE_VARIABLE, Disk, heartbeat_of, say_left, send_heartbeats
 from infra.runs.folder import RunFolder
 from infra.weights.errors import StoreFailed
 from schemas.config import RunConfig
-from schemas.control import Command, RunState, Wanted, WeightsPublished
+from schemas.control import Command, Heartbeat, RunState, Wanted, WeightsPublished
 from schemas.headers import Headers
 from tests.factories.contexts import role_context
 from tests.factories.published import NO_WEIGHTS
@@ -204,9 +204,15 @@ async def make_known(context: RoleContext) -> bool:
 
 async def test_the_last_heartbeat_says_why(tmp_path: Path) -> None:
     context = make(tmp_path)
-    context.set_run_id("a")
-    beat = heartbeat_of(context, error="EngineFailed: gone\n  -> look" + "!" * 900)
-    assert beat.state == "failed"
+    sent: list[Outgoing] = []
+
+    async def emit(message: Outgoing) -> None:
+        sent.append(message)
+
+    context.broker = SimpleNamespace(emit=emit)  # type: ignore[assignment]
+    await say_left(context, error="EngineFailed: gone\n  -> look" + "!" * 900)
+    beat = Heartbeat.model_validate_json(sent[0].body)
+    assert beat.state == "left"
     assert beat.error.startswith("EngineFailed: gone -> look!")
     assert len(beat.error) == 400
 

@@ -35,7 +35,7 @@ class Room:
             version_bytes=777,
             suspects=lambda: (),
         )
-        self.vitals = Vitals(given, self.chronicle, given, given, given, given)
+        self.vitals = Vitals(given, self.chronicle, given, given, given, given, lambda: 2)
         self.ledger.apply(Published(version=0, step=0, fingerprint="f"))
 
     def issue(self, *groups: int) -> None:
@@ -79,6 +79,7 @@ def test_the_books_and_what_is_out_are_told() -> None:
         "issued": 4, "open": 3, "filtered": 1, "ready": 1,
     }  # fmt: skip
     assert (counters["balanced"], counters["version"], counters["wait_s"]) == (1.0, 0.0, 12.5)
+    assert counters["replays_ignored"] == 2.0
     assert (report.num_steps, report.outstanding, report.version_bytes) == (50, 6, 777)
     assert report.forecast == (2, 1)
 

@@ -5,6 +5,7 @@ from collections import Counter as Count
 
 import pytest
 
+from consumers.reward.worker import RewardCounters
 from consumers.rollout.counters import Counters
 from consumers.trainer.arriving.tally import Tally
 from consumers.trainer.batch.groups import Group
@@ -12,10 +13,13 @@ from consumers.trainer.batch.stats import batch_stats
 from consumers.trainer.books.balance import Books
 from consumers.trainer.books.totals import Totals
 from consumers.trainer.learn.diagnostics import AGES
+from consumers.trainer.telling.vitals import TrainerCounters
 from infra.observe.metrics.beats import BEATS, ROLES
 from infra.observe.metrics.catalog import CATALOG, PAGE, find, page
 from infra.observe.metrics.lines import COORDINATES, ENDS, STEPS
 from infra.observe.metrics.metric import Kind, Source
+from infra.roles.heartbeats import ProcessCounters
+from producers.prompts import ProducerCounters
 from schemas.headers import Purpose
 from tests.unit.trainer.batch.trajectories import trajectory
 
@@ -66,13 +70,13 @@ def test_what_is_no_metric_is_not_found():
 
 def test_what_rollout_workers_and_the_ledger_count_is_in_the_table_and_nothing_else():
     shared = {"held", *names(BEATS, "producer/")} - {"credits", "tasks"}
-    fields = {"version", "refuses", "slots", "tokens_unsaved", "pinned"}
+    fields = {"version", "refuses", "slots", "tokens_unsaved"}
     assert names(BEATS, "rollout/") - shared - fields == {*Counters().as_floats()}
     assert names(ENDS, "ledger/") == set(Books.__dataclass_fields__)
-    assert names(BEATS, "trainer/") - shared == {
-        *("step", "replays_ignored"),
-        *Books.__dataclass_fields__,
-    }
+    assert names(BEATS, "trainer/") - shared == set(TrainerCounters.__dataclass_fields__)
+    assert names(BEATS, "reward/") - shared == set(RewardCounters.__dataclass_fields__)
+    assert names(BEATS, "producer/") - shared == set(ProducerCounters.__dataclass_fields__)
+    assert set(ProcessCounters.__dataclass_fields__) <= shared
 
 
 def test_each_bucket_of_age_is_one_of_the_histogram():

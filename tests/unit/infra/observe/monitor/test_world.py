@@ -62,13 +62,14 @@ def test_who_is_not_heard_is_silent_and_later_forgotten(world: World) -> None:
 
 
 def test_who_leaves_is_not_missed(world: World) -> None:
-    world.hear(beat(state="leaving"), 0.0)
-    assert look(world, 1.0).workers[0].state == "leaving"
-    assert look(world, 6.5).workers == ()
+    for word in ("leaving", "left"):
+        world.hear(beat(state=word), 0.0)
+        assert look(world, 1.0).workers[0].state == "leaving"
+        assert look(world, 6.5).workers == ()
 
 
 def test_last_words_stay_for_a_minute(world: World) -> None:
-    world.hear(beat(state="failed", error="EngineFailed: gone"), 0.0)
+    world.hear(beat(state="left", error="EngineFailed: gone"), 0.0)
     (worker,) = look(world, 50.0).workers
     assert (worker.state, worker.error) == ("failed", "EngineFailed: gone")
     assert look(world, 61.0).workers == ()
