@@ -51,8 +51,8 @@ max_turns = 2
 functions = [{{ use = "tests.e2e.weather:score" }}]
 [algorithm]
 group_size = 4
-groups_per_step = 4
-max_staleness = 1.0
+groups_per_step = 2
+max_staleness = 4.0
 max_version_lag = 32
 max_fruitless = 100000
 [trainer]

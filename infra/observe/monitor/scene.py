@@ -141,6 +141,11 @@ class Scene:
         """Messages ready in some queues, as far as it is known."""
         return sum(queue.ready or 0 for queue in self.queues if queue.name in names)
 
+    def waiting(self, *names: str) -> int:
+        """The same, with those that somebody was given and has not acknowledged."""
+        seen = [queue for queue in self.queues if queue.name in names]
+        return sum((queue.ready or 0) + (queue.unacknowledged or 0) for queue in seen)
+
     @property
     def slots(self) -> tuple[int, int]:
         """Slots used, and slots, of the rollout workers."""

@@ -217,11 +217,11 @@ def _nobody(scene: Scene, role: str, fault: Fault) -> Iterator[Finding]:
         if not known or any(not one.silent and one.state != "leaving" for one in known):
             return
     queues = _WAITS_IN[role]
-    ready = scene.ready(*queues)
+    waiting = scene.waiting(*queues)
     yield Finding(
         fault=fault,
         severity=Severity.PROBLEM,
         who=role,
-        what=f"no {role} is heard: {ready} messages wait in {' and '.join(queues)}",
+        what=f"no {role} is heard: {waiting} messages wait in {' and '.join(queues)}",
         do=f"start one: run.py {role} RECIPE (with WARREN_BROKER_URL, on any machine)",
     )
