@@ -23,8 +23,8 @@ _HEAD = """\
 
 Each name is what `metrics.jsonl`, TensorBoard, W&B and trackio use; the last column is what the
 Prometheus endpoint of its role serves, with the labels `run` and `worker`. A `{part}` of a name
-stands for one of several; Prometheus has it as a label. Counters begin at 0 with their process
-unless they say otherwise.
+stands for one of several; Prometheus has it as a label, and a histogram is a gauge for each of its
+buckets. Counters begin at 0 with their process unless they say otherwise.
 """
 _TITLES = {
     Source.STEP: "Of a step (trainer; a line of kind `step`)",
