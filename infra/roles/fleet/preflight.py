@@ -94,8 +94,8 @@ def _be_the_child(config: RunConfig, roles: Mapping[str, str], parent: int, writ
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(json.dumps(faults).encode())
         code = 0
-    except BaseException:
-        traceback.print_exc()
     finally:
+        if code:
+            traceback.print_exc()
         sys.stderr.flush()
         os._exit(code)

@@ -16,7 +16,6 @@ from infra.roles.broker_url import BROKER_VARIABLE, configured_url
 from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
 from infra.roles.fleet.restarts import Restarts
 from infra.roles.fleet.run_folder import write_atomically
-from infra.roles.lifecycle import report
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig, SuperviseSection
 
@@ -156,7 +155,11 @@ def await_configured(config: RunConfig, *, patience_s: float = 10.0) -> None:
 
 
 def run_broker(config: RunConfig) -> int:
-    """The `broker` command: a private node until SIGTERM or SIGINT."""
+    """The `broker` command: a private node until SIGTERM or SIGINT.
+
+    Raises:
+        WarrenError: It does not start, or does not stay.
+    """
     set_up_logging("broker")
     if configured_url(config):
         raise ConfigError(
@@ -167,15 +170,12 @@ def run_broker(config: RunConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
     folder = RunFolder.of(config)
-    try:
-        with broker_for(config, folder) as broker:
-            from infra.amqp.url import management_url, mask_url
+    with broker_for(config, folder) as broker:
+        from infra.amqp.url import management_url, mask_url
 
-            logger.info("serving %s for %s", mask_url(broker.url), folder.root)
-            logger.info("management %s", mask_url(management_url(broker.url)))
-            while not told.wait(_WATCH_S):
-                broker.look_after()
-            logger.info("stopping")
-    except Exception as error:
-        return report(error)
+        logger.info("serving %s for %s", mask_url(broker.url), folder.root)
+        logger.info("management %s", mask_url(management_url(broker.url)))
+        while not told.wait(_WATCH_S):
+            broker.look_after()
+        logger.info("stopping")
     return ExitCode.DONE
