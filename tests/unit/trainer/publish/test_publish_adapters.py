@@ -33,16 +33,6 @@ def learner(config: RunConfig) -> Learner:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def room(config: RunConfig, tmp_path: Path, told: Told) -> Room:
-    return Room(tmp_path, config, told)
-
-
-@pytest.fixture
 def worker(config: RunConfig, room: Room, tmp_path: Path) -> Iterator[Worker]:
     """Makes workers that hold nothing yet."""
     made: list[LocalWeights] = []

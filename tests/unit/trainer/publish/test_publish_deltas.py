@@ -34,16 +34,6 @@ def learner(config: RunConfig) -> Learner:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def room(config: RunConfig, tmp_path: Path, told: Told) -> Room:
-    return Room(tmp_path, config, told)
-
-
-@pytest.fixture
 def read(config: RunConfig, room: Room, tmp_path: Path) -> Iterator[Read]:
     """Fingerprint of a version as a rollout worker gets it, who follows."""
     weights = LocalWeights(
