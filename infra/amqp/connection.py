@@ -388,7 +388,7 @@ class Broker:
 
     def _publish_broken(self, reason: BaseException) -> None:
         self._publisher.broken(reason)
-        self._publish.drop(f"the broker closed a channel: {reason}")
+        self._publish.broken(reason)
 
     async def _set_up_consume(self, connection: Any, epoch: int) -> None:
         await self._topology.declare(connection, epoch)

@@ -11,7 +11,7 @@ from infra.amqp.io.link import Link
 from infra.amqp.io.subscription import Subscription
 from infra.amqp.io.wire import to_delivery
 from infra.amqp.message import Delivery, Lease
-from infra.amqp.topology import Version, consumer_arguments, full_name
+from infra.amqp.topology import RECORDING, Version, consumer_arguments, full_name
 
 
 class Consumer:
@@ -93,10 +93,7 @@ class Consumer:
             return
         del lease.outstanding[delivery.tag]
         try:
-            if delivery.stream_offset is None:
-                channel.raw.basic_nack(delivery.tag, requeue=True)
-            else:  # a stream keeps what it gave, and refuses this word
-                channel.raw.basic_ack(delivery.tag)
+            channel.raw.basic_nack(delivery.tag, requeue=True)
         except PIKA_ERRORS:
             lease.alive = False
 
@@ -119,7 +116,11 @@ class Consumer:
     def unsubscribe(self, subscription: Subscription, rest: list[Delivery]) -> None:
         """Cancel the consumer and return what it received but nobody saw."""
         channel = self._subscriptions.pop(subscription, None)
-        if channel is not None and channel.lease.alive:
+        if channel is not None and subscription.queue == RECORDING.name:
+            # pika would reject what still comes, and a stream, which keeps it, refuses the word
+            self._channels.pop(channel.lease, None)
+            channel.close()
+        elif channel is not None and channel.lease.alive:
             with contextlib.suppress(*PIKA_ERRORS):  # going away: then nothing comes any more
                 for tag in channel.raw.consumer_tags:
                     channel.raw.basic_cancel(tag)
@@ -166,7 +167,7 @@ class Consumer:
 
     def _broken(self, reason: BaseException) -> None:
         if self.link is not None:
-            self.link.drop(f"the broker closed a channel: {reason}")
+            self.link.broken(reason)
 
     def _take(
         self, queue: str, lease: Lease, method: Any, properties: Any, body: bytes

@@ -166,7 +166,7 @@ class Control:
 
     def _broken(self, reason: BaseException) -> None:
         if self.link is not None:
-            self.link.drop(f"the broker closed a channel: {reason}")
+            self.link.broken(reason)
 
     # -- the fence
 

@@ -16,7 +16,14 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from infra.amqp.io.faults import PIKA_ERRORS, LinkLost, describe, fatal
+from infra.amqp.io.faults import (
+    ACCESS_REFUSED,
+    PIKA_ERRORS,
+    LinkLost,
+    describe,
+    fatal,
+    reply_code,
+)
 from infra.roles.errors import WarrenError
 
 logger = logging.getLogger(__name__)
@@ -121,6 +128,14 @@ class Link:
         logger.warning("%s connection to %s: %s; reconnecting", self.name, self.address, reason)
         self._lost.set_result(LinkLost(reason))
         self._abandon(self._connection)
+
+    def broken(self, reason: BaseException) -> None:
+        """The broker closed a channel: begin again, unless it denies us what we do there."""
+        if reply_code(reason) != ACCESS_REFUSED:
+            self.drop(f"the broker closed a channel: {describe(reason)}")
+        elif (denied := fatal(reason, address=self.address)) is not None:
+            self.fail(denied)
+            self._on_fatal(denied)
 
     def callback_failed(self, reason: str) -> None:
         """Something raised where nobody awaits it: pika, of a connection that was reset at once,

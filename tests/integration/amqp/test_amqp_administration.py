@@ -10,9 +10,10 @@ import pytest
 
 from infra.amqp.admin import Management
 from infra.amqp.codec import encode
+from infra.amqp.connection import Broker
 from infra.amqp.definitions.export import administration, definitions
 from infra.amqp.definitions.users import MonitoringUser
-from infra.amqp.errors import ManagementUnreachable, PublishTimeout
+from infra.amqp.errors import BrokerRefused, ManagementUnreachable, PublishTimeout
 from infra.amqp.local_broker import LocalBroker
 from infra.amqp.message import Outgoing
 from infra.amqp.topology import WORK_QUEUES, full_name
@@ -68,6 +69,11 @@ async def the_monitoring_user_looks_and_changes_nothing(url: str) -> None:
         with pytest.raises(ManagementUnreachable):
             change()
     await asyncio.to_thread(_refused_over_amqp, url_of(USER, url))
+    guest = Broker(url_of(USER, url), run=RUN, app_id="replay/r1", guest=True)
+    await guest.start()
+    with pytest.raises(BrokerRefused, match="denies a permission"):
+        await guest.publish(outgoing("prompt", b"work"), timeout_s=60)
+    await guest.close()
 
 
 def _refused_over_amqp(url: str) -> None:
@@ -210,3 +216,14 @@ async def test_consumers_and_connections_say_whose_they_are(
     assert names == {
         f"{run_name} reward/reward-1 {link}" for link in ("publish", "consume", "control")
     }
+
+
+async def test_who_leaves_the_recording_early_keeps_the_connection(connect: Connect) -> None:
+    broker = await connect()
+    await broker.publish_all([outgoing("prompt", b"x" * 4096) for _ in range(400)])
+    for _ in range(3):
+        subscription = broker.subscribe("recording", prefetch=200, offset="first")
+        assert (await anext(subscription)).stream_offset == 0
+        subscription.close()
+        assert await broker.get("prompts") is not None
+    assert broker.reconnects == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.amqp.admin import Management
+from infra.amqp.errors import ManagementUnreachable
 from tests.integration.roles.toy_run import eventually, processes_of, says, start, write_recipe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
@@ -43,11 +45,30 @@ def test_a_private_broker_comes_and_goes(tmp_path: Path) -> None:
     url_file = tmp_path / "runs" / "private" / "broker" / "url"
     eventually(url_file.exists, "the url file", 180)
     assert url_file.stat().st_mode & 0o777 == 0o600
+    login_file = url_file.with_name("monitoring.json")
+    eventually(lambda: seen_by_who_looks(login_file), "the monitoring user", 60)
+    assert login_file.stat().st_mode & 0o777 == 0o600
+    login = json.loads(login_file.read_text())
     output, _ = up.communicate(timeout=180)
     assert up.returncode == 0, output
     assert "(private node)" in output
+    assert f"{login['url']} (to look: {login_file})" in output
+    assert login["password"] not in output
     assert not url_file.exists()
     assert processes_of(tmp_path) == []
+
+
+def seen_by_who_looks(login_file: Path) -> bool:
+    """Whether RabbitMQ's pages take the user in the file."""
+    if not login_file.exists():
+        return False
+    login = json.loads(login_file.read_text())
+    scheme, _, host = login["url"].partition("://")
+    try:
+        pages = Management(f"{scheme}://{login['user']}:{login['password']}@{host}")
+        return bool(pages.version())
+    except ManagementUnreachable:
+        return False
 
 
 @pytest.mark.parametrize(
