@@ -24,7 +24,9 @@ async def test_a_fence_that_cannot_be_taken_again_is_never_just_given_up(
 ) -> None:
     connection, drops = Connection(), []
     control = Control("r", "trainer/0", reclaim_s=1.0, on_fatal=drops.append)
-    link: Any = SimpleNamespace(connection=connection if same else Connection(), drop=drops.append)
+    link: Any = SimpleNamespace(
+        connection=connection if same else Connection(), broken=drops.append
+    )
     control.link = link
     await control._reclaim("trainer", connection, 1)
     assert len(drops) == dropped

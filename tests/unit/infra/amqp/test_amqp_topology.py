@@ -57,7 +57,7 @@ def test_the_recording_is_a_bounded_stream() -> None:
     arguments = queue_arguments(RECORDING, run="run1")
     assert arguments["x-queue-type"] == "stream"
     assert 0 < int(arguments["x-max-length-bytes"]) < 2**40
-    assert arguments["x-max-age"] == "7D"
+    assert arguments["x-max-age"] == "30D"
     assert "x-delivery-limit" not in arguments
 
 
