@@ -157,7 +157,11 @@ class RanOn(Frozen):
 
 
 class Stepped(Frozen):
-    """A step was done: what replay compares with."""
+    """A step was done: what replay compares with.
+
+    Its body holds, as little-endian float16, what the weights before the step gave for the sampled
+    tokens: against the rollout logprobs, they show where the policy has moved.
+    """
 
     record: Literal["stepped"] = "stepped"
     step: Count
@@ -165,6 +169,8 @@ class Stepped(Frozen):
     grad_norm: float
     weights_sha256: str
     ran_on: RanOn | None = None
+    logprobs: tuple[tuple[str, Count], ...] = ()
+    """Rollout id and number of sampled tokens, in the order of the body."""
 
 
 class Skipped(Frozen):

@@ -35,7 +35,7 @@ from consumers.trainer.report import step_line
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.credits import Credits
 from consumers.trainer.steering.refusals import Refusals
-from consumers.trainer.stepping import StepMemory, decided, stepped
+from consumers.trainer.stepping import StepMemory, decided, stepped, stepped_body
 from infra.observe.tracking.recorder import Recorder
 from infra.roles.context import RoleContext, Standing
 from infra.runs.failpoints import FailPoint, reach
@@ -123,7 +123,7 @@ class Loop:
 
     def finish_unfinished(self, result: StepResult) -> None:
         """Journal a step that recovery took because its predecessor could not."""
-        self._chronicle.note(stepped(result))
+        self._chronicle.note(stepped(result), stepped_body(result))
         logger.info("step %d was decided but not done: it is done now", result.step)
 
     def end_line(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Loop:
             self._memory.take, self._learner, groups, step=step, version=version
         )
         reach(FailPoint.STEP_TAKEN)
-        self._chronicle.note(stepped(result))
+        self._chronicle.note(stepped(result), stepped_body(result))
         await chronicle.commit()
         reach(FailPoint.STEP_JOURNALED)
         self._line = {

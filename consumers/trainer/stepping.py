@@ -74,7 +74,13 @@ def stepped(result: StepResult) -> Stepped:
         grad_norm=result.grad_norm,
         weights_sha256=result.weights_sha256,
         ran_on=result.ran_on,
+        logprobs=tuple((rollout_id, len(of) // 2) for rollout_id, of in result.logprobs.items()),
     )
+
+
+def stepped_body(result: StepResult) -> bytes:
+    """What follows that record."""
+    return b"".join(result.logprobs.values())
 
 
 class StepMemory:

@@ -76,6 +76,7 @@ class WrittenRun:
         self.journal.append(Published(version=0, step=0, fingerprint="f"))
         self.metrics = MetricsFile(self.folder.metrics)
         self.version = 0
+        self._sampled: dict[str, int] = {}
 
     def close(self) -> None:
         self.journal.close()
@@ -184,6 +185,7 @@ class WrittenRun:
         known: dict[str, Any] = {}
         if isinstance(report, Trajectory):
             tokens = report.rollout.progress.tokens
+            self._sampled[of.rollout_id] = tokens.num_sampled
             known = {
                 "reward": report.reward, "oldest_version": tokens.oldest_version,
                 "newest_version": tokens.newest_version, "num_tokens": len(tokens),
@@ -213,9 +215,13 @@ class WrittenRun:
                 releases=len(groups),
             )
         )  # fmt: skip
-        self.journal.append(
-            Stepped(step=number, loss=0.5 / number, grad_norm=1.0, weights_sha256=f"{number:064x}")
-        )
+        counts = [(one, self._sampled[one]) for one in members]
+        stepped = Stepped(
+            step=number, loss=0.5 / number, grad_norm=1.0, weights_sha256=f"{number:064x}",
+            logprobs=tuple(counts),
+        )  # fmt: skip
+        trained = np.arange(sum(count for _, count in counts)) % 20 / -10.0
+        self.journal.append(stepped, trained.astype("<f2").tobytes())
         self.version += 1
         self.journal.append(Published(version=self.version, step=number, fingerprint="f"))
         self.metrics.append(

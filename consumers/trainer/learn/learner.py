@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from consumers.trainer.batch.packing import MicroBatch
 from consumers.trainer.learn.diagnostics import UNKNOWN_AGE, Diagnostics
@@ -28,6 +30,8 @@ from schemas.config import RunConfig
 from schemas.journal import RanOn
 
 logger = logging.getLogger(__name__)
+
+LOWEST = float(np.finfo(np.float16).min)
 
 
 class StepFailed(WarrenError):
@@ -55,6 +59,9 @@ class StepResult:
     weights_sha256: str
     """Of the master weights after the step."""
     ran_on: RanOn
+    logprobs: dict[str, bytes]
+    """Rollout id -> little-endian `float16[N]`: of its sampled tokens, under the weights before the
+    step."""
 
 
 class Learner:
@@ -100,9 +107,10 @@ class Learner:
             raise ValueError(f"step {step} after step {self.step_done}")
         algorithm, trainer = self.config.algorithm, self.config.trainer
         diagnostics = Diagnostics(algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip)
+        logprobs: dict[str, bytes] = {}
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            loss = self._gradients(micro_batches, step, version, diagnostics)
+            loss = self._gradients(micro_batches, step, version, diagnostics, logprobs)
             norm = torch.nn.utils.clip_grad_norm_(self.policy.masters().values(), trainer.grad_clip)
             grad_norm = float(norm)
             if not math.isfinite(grad_norm):
@@ -127,6 +135,7 @@ class Learner:
             metrics=metrics,
             weights_sha256=self.policy.sha256(),
             ran_on=ran_on(self.policy.device),
+            logprobs=logprobs,
         )
 
     def _gradients(
@@ -135,6 +144,7 @@ class Learner:
         step: int,
         version: int | None,
         diagnostics: Diagnostics,
+        logprobs: dict[str, bytes],
     ) -> float:
         num_sampled = sum(one.num_sampled for one in micro_batches)
         if num_sampled == 0:
@@ -144,7 +154,7 @@ class Learner:
             if micro_batch.num_sampled == 0:
                 continue
             try:
-                share = self._backward(micro_batch, num_sampled, version, diagnostics)
+                share = self._backward(micro_batch, num_sampled, version, diagnostics, logprobs)
             except torch.OutOfMemoryError as error:
                 raise StepFailed(
                     step, [micro_batch], str(error), "lower trainer.micro_batch_tokens"
@@ -160,6 +170,7 @@ class Learner:
         num_sampled: int,
         version: int | None,
         diagnostics: Diagnostics,
+        logprobs: dict[str, bytes],
     ) -> float:
         device, algorithm = self.policy.device, self.config.algorithm
         mask_BT = torch.from_numpy(micro_batch.mask).to(device)
@@ -187,6 +198,7 @@ class Learner:
         share.backward()  # type: ignore[no-untyped-call]
         ages_N = versions_N * 0 + UNKNOWN_AGE if version is None else version - versions_N
         diagnostics.add(new_N, rollout_N, advantages_N, entropies_N, ages_N)
+        logprobs.update(by_rollout(micro_batch, new_N.detach()))
         return float(share.detach())
 
     def _precision(self) -> AbstractContextManager[object]:
@@ -200,6 +212,14 @@ _LOOK = (
     "look at these trajectories and at train/ratio_max and train/grad_norm of the steps before; "
     "a lower trainer.lr often helps"
 )
+
+
+def by_rollout(micro_batch: MicroBatch, logprobs_N: Tensor) -> dict[str, bytes]:
+    """Logprobs of a micro-batch's sampled tokens, row by row, apart."""
+    kept = logprobs_N.clamp(min=LOWEST).to("cpu", torch.float16).numpy().astype("<f2")
+    ends = np.cumsum(micro_batch.mask.sum(axis=1))
+    rows = (row.tobytes() for row in np.split(kept, ends[:-1]))
+    return dict(zip(micro_batch.rollout_ids, rows, strict=True))
 
 
 def _be_deterministic(seed: int) -> None:

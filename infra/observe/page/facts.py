@@ -93,6 +93,8 @@ class Step:
     loss: float | None = None
     grad_norm: float | None = None
     weights_sha256: str = ""
+    logprobs: Position | None = None
+    """Where the trainer's logprobs of its tokens lie."""
     published: int | None = None
     skipped: str = ""
     """Why it was given up."""

@@ -91,10 +91,8 @@ class Index:
                 self._batch(record)
             case GroupsClosed():
                 self._close(record.closed, None)
-            case Stepped() if record.step in self.steps:
-                step = self.steps[record.step]
-                step.loss, step.grad_norm = _finite(record.loss), _finite(record.grad_norm)
-                step.weights_sha256 = record.weights_sha256
+            case Stepped():
+                self._stepped(record, entry.position)
             case Skipped():
                 if record.step in self.steps:
                     self.steps[record.step].skipped = record.reason or "skipped"
@@ -168,6 +166,13 @@ class Index:
             staleness=ages,
         )
         self._close(record.closed, record.step)
+
+    def _stepped(self, record: Stepped, position: Position) -> None:
+        step = self.steps.get(record.step)
+        if step is not None:
+            step.loss, step.grad_norm = _finite(record.loss), _finite(record.grad_norm)
+            step.weights_sha256 = record.weights_sha256
+            step.logprobs = position if record.logprobs else None
 
     def _close(self, closed: Iterable[Closed], step: int | None) -> None:
         for one in closed:

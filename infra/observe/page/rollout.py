@@ -11,7 +11,7 @@ from infra.observe.page.facts import Group, Row
 from infra.observe.page.runs import Run
 from infra.roles.errors import WarrenError
 from infra.roles.registry import resolve
-from schemas.journal import Arrived
+from schemas.journal import Arrived, Stepped
 from schemas.work import Failure, Trajectory
 
 
@@ -42,6 +42,7 @@ def rollout_values(run: Run, rollout_id: str) -> dict[str, Any] | None:
         values["row"]["version"] = index.steps[counted.step].version
     try:
         values["trajectory"] = _trajectory(run, index.body(counted)[1])
+        values["trained_logprobs"] = trained_logprobs(run, counted)
     except (WarrenError, OSError) as error:
         values["problem"] = str(error)
     return values
@@ -82,6 +83,27 @@ def advantages_of(run: Run, group: Group) -> dict[str, float]:
         return {}
     values = estimator(np.array([row.reward for row in trained], dtype=np.float64))
     return {row.rollout_id: float(value) for row, value in zip(trained, values, strict=True)}
+
+
+def trained_logprobs(run: Run, row: Row) -> list[float] | None:
+    """Logprobs of a rollout's sampled tokens under the weights that its step began with; None for
+    one that was not trained on.
+
+    Raises:
+        WarrenError, OSError: The journal is damaged, or the segment is gone.
+    """
+    step = run.index.steps.get(-1 if row.step is None else row.step)
+    if step is None or step.logprobs is None:
+        return None
+    entry = run.index.reader.entry(step.logprobs)
+    assert isinstance(entry.record, Stepped)
+    start = 0
+    for rollout_id, count in entry.record.logprobs:
+        if rollout_id == row.rollout_id:
+            found = np.frombuffer(entry.body, dtype="<f2", count=count, offset=2 * start)
+            return [round(float(value), 4) for value in found]
+        start += count
+    return None
 
 
 def _trajectory(run: Run, trajectory: Trajectory) -> dict[str, Any]:

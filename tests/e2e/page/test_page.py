@@ -100,6 +100,9 @@ def test_a_rollout_with_cuts_and_tools(
     expect(page.locator(".legend")).to_contain_text("p ≤ 0.14")
     assert tokens.locator(".t.s4").count() > 0
     shoot("rollout-surprise")
+    page.get_by_label("logprob gap").check()
+    expect(page.locator(".legend")).to_contain_text("minus the one when sampled")
+    assert tokens.locator(".t.down3").count() > 0
     page.get_by_label("advantage").check()
     expect(page.locator(".legend")).to_contain_text("for every sampled token")
     assert tokens.locator(".t.up1").count() > 0

@@ -106,6 +106,21 @@ def test_gradients_do_not_depend_on_the_split_nor_on_padding(model_folder, monke
             torch.testing.assert_close(gradient, whole[name], atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("bound", [77, 10_000])
+def test_each_rollouts_logprobs_are_those_of_the_weights_before_the_step(model_folder, bound):
+    policy = Policy.load(model_folder, device=CPU)
+    result = new_learner(model_folder).step(pack(TRAJECTORIES, ADVANTAGES, bound), 1)
+    assert len(result.logprobs) == len(TRAJECTORIES)
+    for one in TRAJECTORIES:
+        tokens = one.rollout.progress.tokens
+        ids = torch.from_numpy(tokens.token_ids.astype("int64"))
+        with torch.no_grad():
+            every = policy.model(input_ids=ids[None]).logits[0].log_softmax(-1)
+        own = [every[at - 1, ids[at]].item() for at in tokens.mask_array.nonzero()[0]]
+        found = np.frombuffer(result.logprobs[one.rollout.rollout_id], dtype="<f2")
+        assert found.tolist() == pytest.approx(own, abs=1e-5, rel=1e-3)
+
+
 def test_the_gradient_norm_is_clipped_and_reported_before_clipping(model_folder, monkeypatch):
     learner = new_learner(model_folder, trainer={"grad_clip": 0.01})
     clipped, result = gradients(learner, pack(TRAJECTORIES, ADVANTAGES, 200), monkeypatch)

@@ -264,6 +264,7 @@ def test_the_verdict_names_the_first_and_is_tolerant_of_other_hardware_alone(
         metrics={},
         weights_sha256=record.weights_sha256,
         ran_on=record.ran_on,
+        logprobs={},
     )
     near = replace(same, loss=same.loss + 1e-7, weights_sha256="other")
     far = replace(same, grad_norm=same.grad_norm * 1.5)

@@ -8,7 +8,8 @@ const NUM_COLORS = 8;
 const LEVELS = 7;
 const COLORINGS = {
   version: "policy version",
-  surprise: "surprise (behaviour logprob)",
+  surprise: "surprise",
+  gap: "logprob gap",
   advantage: "advantage",
   plain: "none",
 };
@@ -47,28 +48,45 @@ function unpack(found) {
   const { ids, texts, logprobs } = one.tokens;
   const mask = expand(one.tokens.mask);
   const versions = expand(one.tokens.versions);
+  const gaps = gapsOf(found.trained_logprobs, mask, logprobs);
   const known = [...new Set(versions.filter((version) => version >= 0))].sort((a, b) => a - b);
   const place = new Map(known.map((version, at) => [version, at % NUM_COLORS]));
   const advantage = found.members.find((member) => member.id === found.id)?.advantage ?? null;
   const strength = advantage === null ? "" : advantage === 0 ? "adv zero"
     : `adv ${advantage > 0 ? "up" : "down"}${Math.min(3, Math.ceil(Math.abs(advantage)))}`;
   return {
-    one, ids, texts, logprobs, mask, versions, advantage,
+    one, ids, texts, logprobs, mask, versions, advantage, gaps,
     colors: {
       version: (at) => `v${place.get(versions[at])}`,
       surprise: (at) => `s${level(-logprobs[at])}`,
+      gap: (at) => (gaps ? gapColor(gaps[at]) : ""),
       advantage: () => strength,
       plain: () => "",
     },
     legends: {
       version: () => [...known.map((version) => swatch(`v${place.get(version)}`, `v${version}`)), dimmed()],
-      surprise: () => [...EDGES.map((edge, at) => swatch(`s${at}`, at === 0 ? `p > ${num(Math.exp(-EDGES[1]), 2)}` : `p ≤ ${num(Math.exp(-edge), 2)}`)), dimmed()],
+      surprise: () => [h("span", {}, "Probability when it was sampled:"), ...EDGES.map((edge, at) => swatch(`s${at}`, at === 0 ? `p > ${num(Math.exp(-EDGES[1]), 2)}` : `p ≤ ${num(Math.exp(-edge), 2)}`)), dimmed()],
+      gap: () => (gaps === null ? [h("span", {}, "Not trained on, so the trainer gave it no logprobs."), dimmed()] : [
+        h("span", {}, "Trainer's logprob minus the one when sampled:"), swatch("down3", "< −1"), swatch("down2", "−1 to −0.2"), swatch("down1", "−0.2 to −0.05"),
+        swatch("adv zero", "± 0.05"), swatch("up1", "to 0.2"), swatch("up2", "to 1"), swatch("up3", "> 1"), dimmed()]),
       advantage: () => (advantage === null
         ? [h("span", {}, "Not trained on, so there is no advantage."), dimmed()]
         : [swatch(strength, `${num(advantage)} for every sampled token`), dimmed()]),
       plain: () => [dimmed()],
     },
   };
+}
+
+// The trainer's logprobs are of the sampled tokens only, in order.
+function gapsOf(trained, mask, logprobs) {
+  if (!trained) return null;
+  let place = 0;
+  return mask.map((sampled, at) => (sampled ? trained[place++] - logprobs[at] : 0));
+}
+
+function gapColor(gap) {
+  const size = [0.05, 0.2, 1].findLastIndex((edge) => Math.abs(gap) > edge) + 1;
+  return size === 0 ? "adv zero" : `${gap > 0 ? "up" : "down"}${size}`;
 }
 
 // Nats of surprise at which a level begins: a token of probability 1/2 is at level 2.
@@ -164,7 +182,7 @@ function follow(area, data, spans, readout) {
     const at = Number(span.dataset.at);
     const text = data.texts === null ? "" : ` ${JSON.stringify(visible(data.texts[at]))}`;
     const told = data.mask[at]
-      ? ` · sampled by v${data.versions[at]} · logprob ${num(data.logprobs[at])} · probability ${num(100 * Math.exp(data.logprobs[at]), 3)} %`
+      ? ` · sampled by v${data.versions[at]} · logprob ${num(data.logprobs[at])} · probability ${num(100 * Math.exp(data.logprobs[at]), 3)} %${data.gaps ? ` · trainer's logprob ${num(data.logprobs[at] + data.gaps[at])}, gap ${num(data.gaps[at])}` : ""}`
       : " · not sampled";
     readout.textContent = `token ${num(at)}${text} · id ${data.ids[at]}${told}`;
   };

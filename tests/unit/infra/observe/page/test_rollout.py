@@ -9,7 +9,12 @@ import pytest
 from consumers.trainer.batch.advantages import grpo
 from infra.observe.page.charts import MAX_POINTS, chart_columns
 from infra.observe.page.pieces import Pieces
-from infra.observe.page.rollout import advantages_of, rollout_values, spread
+from infra.observe.page.rollout import (
+    advantages_of,
+    rollout_values,
+    spread,
+    trained_logprobs,
+)
 from infra.observe.page.runs import Run
 from infra.runs.metrics import MetricsFile
 from tests.factories.run_folders import TurnKind, WrittenRun, small_run
@@ -28,6 +33,20 @@ def test_a_rollout_has_all_that_is_known(run: Run) -> None:
     assert one["rewards"] == {"exact": 1.0, "brief": 0.5}
     assert found["row"] == {"step": 2, "staleness": 1, "attempt": 0, "arrival": 9, "version": 1}
     json.dumps(found, allow_nan=False)
+
+
+def test_the_trainers_logprobs_are_the_rollouts_own(run: Run) -> None:
+    """The factory counts through the batch: 0, -0.1, ... -1.9, again."""
+    before = 0
+    for rollout_id in ("0.0", "0.1", "0.2", "0.3", "1.0"):
+        row = run.index.counted(rollout_id)
+        assert row is not None and row.inside is not None
+        expected = [place % 20 / -10 for place in range(before, before + row.inside.num_sampled)]
+        assert trained_logprobs(run, row) == pytest.approx(expected, abs=1e-3)
+        before += row.inside.num_sampled
+    untrained = run.index.counted("4.0")
+    assert untrained is not None
+    assert trained_logprobs(run, untrained) is None
 
 
 def test_advantages_are_those_that_were_trained_with(run: Run) -> None:
