@@ -7,7 +7,8 @@ import { rollout } from "./rollout.js";
 import { rollouts } from "./rollouts.js";
 import { runs } from "./runs.js";
 import { steps } from "./steps.js";
-import { address, ask, go, link } from "./wire.js";
+import { replace } from "./table.js";
+import { Stale, address, ask, go, link } from "./wire.js";
 
 const VIEWS = { charts, steps, groups, rollouts, rollout, runs };
 const TABS = [["charts", "Charts"], ["steps", "Steps"], ["groups", "Groups"], ["rollouts", "Rollouts"]];
@@ -20,35 +21,39 @@ const notice = document.getElementById("notice");
 let shown = null; // { refresh, leave }
 let key = "";
 let stamp = "";
-let single = true;
 
 async function show() {
-  const words = address();
+  try {
+    await draw(address());
+  } catch (error) {
+    if (!(error instanceof Stale)) tell(error.message);
+  }
+}
+
+async function draw(words) {
   if (!words.run) {
     const found = await ask("runs");
-    single = found.single;
-    if (single && found.runs.length) return go({ ...words, run: found.runs[0].name }, { replace: true });
+    if (found.single && found.runs.length) return go({ ...words, run: found.runs[0].name }, { replace: true });
   }
   const view = words.run ? (VIEWS[words.view] ? words.view : "charts") : "runs";
   const wanted = view === "rollout" ? `rollout ${words.run} ${words.id}` : `${view} ${words.run}`;
-  try {
-    if (shown === null || wanted !== key) {
-      shown?.leave?.();
-      key = wanted;
-      shown = VIEWS[view]();
-      main.replaceChildren(shown.element);
-    }
-    await Promise.all([header(view, words), shown.refresh(words)]);
-    if (key === wanted) tell("");
-  } catch (error) {
-    tell(error.message);
+  if (shown === null || wanted !== key) {
+    shown?.leave?.();
+    key = wanted;
+    shown = VIEWS[view]();
+    main.replaceChildren(shown.element);
   }
+  const [problem] = await Promise.all([header(view, words), shown.refresh(words)]);
+  tell(problem);
 }
 
 async function header(view, words) {
   document.title = [words.id, words.run, "Warren"].filter(Boolean).join(" · ");
   const brand = h("a", { href: "?", class: "brand" }, "Warren");
-  if (!words.run) return top.replaceChildren(brand);
+  if (!words.run) {
+    top.replaceChildren(brand);
+    return "";
+  }
   const known = await ask("overview", { run: words.run });
   stamp = known.stamp;
   const of = known.steps_asked ? `/${num(known.steps_asked)}` : "";
@@ -62,8 +67,8 @@ async function header(view, words) {
     href: link({ run: words.run, view: name }),
     "aria-current": name === view || (name === "rollouts" && view === "rollout") ? "page" : null,
   }, title));
-  top.replaceChildren(brand, h("span", { class: "run" }, words.run), h("nav", {}, tabs), state);
-  if (known.problem) tell(known.problem);
+  replace(top, brand, h("span", { class: "run" }, words.run), h("nav", {}, tabs), state);
+  return known.problem;
 }
 
 function tell(text) {
@@ -76,8 +81,8 @@ async function poll() {
     try {
       const found = await ask("stamp", { run: address().run });
       if (found.stamp !== stamp) await show();
-    } catch {
-      tell("the server does not answer: it was stopped, or is too busy");
+    } catch (error) {
+      if (!(error instanceof Stale)) tell(error.message);
     }
   }
   setTimeout(poll, EVERY_MS);

@@ -24,16 +24,13 @@ export function rollouts() {
   const bar = filterBar(FIELDS);
   const body = h("div");
   const title = h("h1", {}, "Rollouts");
-  let latest = 0;
   return {
     element: h("section", {}, title, bar.element, body),
     async refresh(words) {
       bar.update(words);
       title.textContent = words.group ? `Rollouts of group ${words.group}` : "Rollouts";
       const { view, id, ...asked } = words;
-      const turn = ++latest;
       const found = await ask("rollouts", asked);
-      if (turn !== latest) return;
       const waits = found.waits_for_bodies && found.known < found.arrived
         ? h("p", { class: "muted", role: "status" }, `Of those read so far: ${num(found.known)} of ${num(found.arrived)}. The list completes itself.`) : null;
       replace(body, ...[pager(found, "rollout"), waits, table(COLUMNS, found.rows,
