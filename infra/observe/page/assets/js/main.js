@@ -59,7 +59,7 @@ async function header(view, words) {
   const of = known.steps_asked ? `/${num(known.steps_asked)}` : "";
   const state = h("div", { class: "state" },
     known.ended ? badge("ended", "scored") : h("span", { class: "live", title: "new data is shown as it comes" }, "live"),
-    h("span", {}, `step ${num(known.step)}${of} · v${known.version}`),
+    h("span", {}, `step ${num(known.step)}${of}${known.version < 0 ? "" : ` · v${known.version}`}`),
     known.known < known.arrived
       ? h("span", { class: "muted" }, `reading rollouts ${Math.floor((100 * known.known) / known.arrived)} %`)
       : h("span", { class: "muted" }, `${num(known.rollouts)} rollouts`));

@@ -85,7 +85,7 @@ function overview(known, run) {
     h("a", { href: link({ run, view: "groups", end }) }, `${num(count)} ${end}`));
   const facts = [
     ["Steps", known.steps_asked ? `${num(known.step)} of ${num(known.steps_asked)}` : num(known.step)],
-    ["Policy", `v${known.version}`],
+    ["Policy", known.version < 0 ? "–" : `v${known.version}`],
     ["Reward", num(known.reward)],
     ["Evaluation", num(known.eval_reward)],
     ["Groups", ends.flatMap((one, place) => (place ? [" · ", one] : [one]))],
