@@ -8,6 +8,8 @@ is in flight. `python -m tests.benchmarks bf16_cuts [--engine E]`: how often a c
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
 `python -m tests.benchmarks page`: the page on 10,000 rollouts, in a real browser.
+`python -m tests.benchmarks observing [--pairs 5] [--steps 40] [--folder DIR]`: what recording, a
+monitor, Prometheus and trackers cost the demo.
 `python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
 """
 
@@ -32,12 +34,13 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.deltas.show import show_deltas
 from tests.benchmarks.interruption import show as interruption
+from tests.benchmarks.observing import show as observing
 from tests.benchmarks.sampler import OPERATIONS
 
 BUDGET_MS = 1.5
 KNOWN = (
     "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, interruption, "
-    "bf16_cuts, soak, page"
+    "bf16_cuts, soak, page, observing"
 )
 ENGINES = ("vllm", "transformers")
 OURS = ("producer", "rollout", "reward", "broker")
@@ -154,8 +157,11 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--syncs", type=int, default=20, help="weight updates in each mode")
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
-    parser.add_argument("--folder", type=Path, help="of the soak's run, or of the deltas' model")
-    parser.add_argument("--steps", type=int, default=30, help="that the deltas' model is trained")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs, observed and not")
+    parser.add_argument(
+        "--folder", type=Path, help="of the soak's run, the deltas' model, or the observed runs"
+    )
+    parser.add_argument("--steps", type=int, help="of the deltas' model (30), or observed (40)")
     parser.add_argument("--read", type=Path, help="samples of a former soak, to show again")
     parser.add_argument("--engine", action="append", help="one of several; may be repeated")
     options = parser.parse_args()
@@ -174,7 +180,7 @@ def main() -> None:
             case "replay":
                 show_replay()
             case "deltas":
-                show_deltas(options.steps, options.folder)
+                show_deltas(options.steps or 30, options.folder)
             case "weights_memory":
                 weights_memory.show(tuple(options.engine or ("transformers", "vllm")))
             case "joining":
@@ -185,6 +191,8 @@ def main() -> None:
                 show_bf16_cuts(options.engine or ENGINES)
             case "page":
                 show_page(options.rollouts)
+            case "observing":
+                observing.show(options.pairs, options.steps or 40, options.folder)
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:
