@@ -21,7 +21,8 @@ from schemas.chat import ChatMessage, Speaker
 from schemas.config import RunConfig
 from schemas.control import RunState
 from schemas.headers import Headers
-from schemas.work import Budgets, Rollout, RolloutTask, Sampling
+from schemas.work import Rollout, Sampling
+from tests.factories.rollouts import make_task
 
 IN_FLIGHT = 64
 RUN_ID = "bench"
@@ -205,21 +206,16 @@ class Play:
     async def _put_task(self) -> None:
         group, self._num_put = self._num_put, self._num_put + 1
         length = self._drawn.randint(*_LENGTHS)
-        task = RolloutTask(
-            rollout_id=f"{group}.0",
-            group=group,
-            index=0,
+        task = make_task(
+            f"{group}.0",
             row=group,
             agent="single_turn",
             messages=(ChatMessage(role=Speaker.USER, content=f"A:{group % 100:02d}+58=?"),),
-            prompt_hash="0" * 64,
             sampling=Sampling(temperature=1.0, seed=0),
-            budgets=Budgets(
-                max_prompt_tokens=16,
-                max_response_tokens=length,
-                max_turn_tokens=length,
-                max_turns=1,
-            ),
+            max_prompt_tokens=16,
+            max_response_tokens=length,
+            max_turn_tokens=length,
+            max_turns=1,
         )
         headers = Headers(run_id=RUN_ID, group=group, index=0, rollout_id=task.rollout_id)
         await self._send("work", "prompt", task, headers.to_amqp(), task.rollout_id)

@@ -69,6 +69,8 @@ class Int8Linear(LinearMethodBase):
         layer.register_parameter("weight", weight)
 
     def process_weights_after_loading(self, layer):
+        if not layer.weight.isfinite().all():
+            raise ValueError("a weight is no number")
         scale = layer.weight.abs().amax(dim=1, keepdim=True) / 127
         replace_parameter(layer, "weight", (layer.weight / scale).round().to(torch.int8))
         layer.register_buffer("scale", scale.detach())

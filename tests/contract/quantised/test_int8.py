@@ -1,26 +1,26 @@
 """The contract, where what is served is not what was published."""
 
+import asyncio
 import copy
 
 import pytest
 import torch
 
+from consumers.rollout.engines.base import EngineFailed
 from infra.weights.adapter import merged
 from infra.weights.fingerprint import entries_of, fingerprint
 from infra.weights.local.weights import LocalWeights
 from infra.weights.publication import Base, adapted, casted, publication
 from infra.weights.store import WeightStore
-from tests.contract.harness import prompt, request, run, scored
+from tests.contract.core import *  # noqa: F403
+from tests.contract.harness import prompt, request, run, scored, started, two_versions
+from tests.contract.processes import descendants
 from tests.contract.quantised.conftest import rounded
 from tests.contract.test_generation import (
-    test_a_first_prompt_of_two_tokens_is_survived,
     test_logprobs_are_the_models_own,
-    test_many_at_once_do_not_disturb_each_other,
 )
 from tests.contract.test_interruption import (
-    test_many_cut_anywhere_go_on_as_if_uncut,
-    test_the_queued_end_with_nothing,
-    test_the_running_keep_every_token,
+    started as streaming,
 )
 from tests.contract.test_vllm_files import (
     test_files_damaged_after_they_were_prepared_are_refused,
@@ -31,38 +31,20 @@ from tests.contract.test_weight_files import (
     test_a_delta_on_what_is_served,
     test_another_checksum_is_refused_and_the_old_serves,
     test_deltas_one_after_the_other_and_back,
-    test_what_is_damaged_is_refused_and_the_old_serves,
 )
 from tests.contract.test_weight_swap import (
-    test_a_head_that_repeats_the_embedding_is_welcome,
-    test_a_prefix_computed_with_old_weights_is_never_used,
-    test_a_swap_changes_every_later_turn_and_swaps_back,
-    test_requests_made_during_a_swap_are_served_after_it,
-    test_the_running_go_on_under_the_new_weights_from_one_token_to_the_next,
     test_the_two_models_differ_enough_for_these_tests,
-    test_what_does_not_fit_is_refused_and_the_old_serves,
 )
+from tests.factories import models
 
 __all__ = [
     "test_a_delta_on_something_else_is_loaded_as_a_whole",
     "test_a_delta_on_what_is_served",
-    "test_a_first_prompt_of_two_tokens_is_survived",
-    "test_a_head_that_repeats_the_embedding_is_welcome",
-    "test_a_prefix_computed_with_old_weights_is_never_used",
-    "test_a_swap_changes_every_later_turn_and_swaps_back",
     "test_another_checksum_is_refused_and_the_old_serves",
     "test_deltas_one_after_the_other_and_back",
     "test_files_damaged_after_they_were_prepared_are_refused",
     "test_logprobs_are_the_models_own",
-    "test_many_at_once_do_not_disturb_each_other",
-    "test_many_cut_anywhere_go_on_as_if_uncut",
-    "test_requests_made_during_a_swap_are_served_after_it",
-    "test_the_queued_end_with_nothing",
-    "test_the_running_go_on_under_the_new_weights_from_one_token_to_the_next",
-    "test_the_running_keep_every_token",
     "test_the_two_models_differ_enough_for_these_tests",
-    "test_what_does_not_fit_is_refused_and_the_old_serves",
-    "test_what_is_damaged_is_refused_and_the_old_serves",
 ]
 
 pytestmark = [
@@ -139,3 +121,23 @@ async def test_rounding_is_what_the_logprobs_show(served, originals):
     turn = await run(served.engine, request("o", prompt(9), max_tokens=40))
     other = scored(originals[0], prompt(9), turn.token_ids)
     assert max(abs(a - b) for a, b in zip(turn.logprobs, other, strict=True)) > 0.005
+
+
+async def test_a_load_that_breaks_off_ends_the_engine(int8, tmp_path):
+    """In the last layer: those before it hold the new weights already."""
+    old = models.build(tmp_path / "model0", tied=False, seed=0)
+    broken = copy.deepcopy(old)
+    with torch.no_grad():
+        broken.model.layers[-1].mlp.down_proj.weight[3, 5] = torch.nan
+    weights = two_versions(tmp_path, broken)
+    before = descendants()
+    engine, _ = await started("vllm", tmp_path / "model0", weights[0], quantization=int8)
+    running = await streaming(engine, request("r", prompt(5), max_tokens=240))
+    with pytest.raises(EngineFailed, match=r"version 1 was loaded in part.*a weight is no number"):
+        await engine.load_weights(weights[1])
+    ended = await asyncio.wait_for(running, 30)
+    assert (ended.reason, set(ended.versions)) == ("interrupted", {0})
+    with pytest.raises(EngineFailed, match="loaded in part"):
+        engine.serving()
+    await engine.close()
+    assert not descendants(apart_from=before)

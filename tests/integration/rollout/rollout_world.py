@@ -22,8 +22,9 @@ from infra.weights.store import WeightStore
 from schemas.chat import ChatMessage, Speaker
 from schemas.control import WeightsPublished
 from schemas.headers import Headers
-from schemas.work import Budgets, Failure, Rollout, RolloutTask, Sampling
+from schemas.work import Failure, Rollout, Sampling
 from tests.factories.models import build
+from tests.factories.rollouts import make_task
 
 RUN_ID = "integration"
 SLOTS = 6
@@ -132,21 +133,16 @@ class World:
         """Greedy single-turn tasks with prompts and lengths of their own."""
         for group in range(len(self.tasks), len(self.tasks) + number):
             response = MAX_RESPONSE - 9 * (group % 8)  # so that they do not end together
-            task = RolloutTask(
-                rollout_id=f"{group}.0",
-                group=group,
-                index=0,
+            task = make_task(
+                f"{group}.0",
                 row=group,
                 agent="single_turn",
                 messages=(ChatMessage(role=Speaker.USER, content=f"question {group}"),),
-                prompt_hash="0" * 64,
                 sampling=Sampling(temperature=0.0),
-                budgets=Budgets(
-                    max_prompt_tokens=64,
-                    max_response_tokens=response,
-                    max_turn_tokens=response,
-                    max_turns=1,
-                ),
+                max_prompt_tokens=64,
+                max_response_tokens=response,
+                max_turn_tokens=response,
+                max_turns=1,
             )
             headers = Headers(run_id=RUN_ID, group=group, index=0, rollout_id=task.rollout_id)
             await self._send("work", "prompt", task, headers.to_amqp(), f"task:{group}")
