@@ -130,7 +130,7 @@ async def test_a_closed_group_becomes_a_new_credit_and_is_replayed_bit_for_bit(
         await world.until(lambda: world.over, 100)
         assert await asyncio.to_thread(child.wait, 60) == 0
     end = check_books(config, steps=6)
-    assert (end["dead"], end["total/requeued"]) == (1, 1)
+    assert (end["ledger/dead"], end["total/requeued"]) == (1, 1)
     records = records_of(config)
     (number,) = [r.groups[0] for r in records if isinstance(r, Issued) and r.positions == (1,)]
     credits = {credit.group: credit.position for credit in world.credits}
