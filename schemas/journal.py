@@ -20,7 +20,7 @@ class Opened(Frozen):
     run_id: str
     incarnation: Count
     step: Count
-    """Of the checkpoint that it started from."""
+    """Newest step that it had taken, or taken again, when it began."""
     previous_segment: str = ""
     """Last segment of the history that this incarnation continues; empty at the run's start."""
     previous_bytes: Count = 0
