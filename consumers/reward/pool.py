@@ -29,7 +29,7 @@ MAX_PROCESSES = 4
 DEPTH = 8
 """Rollouts that a process with quick functions is given at a time."""
 QUICK_S = 0.005
-_RECENT = 16
+_RECENT = 4
 
 
 class ScoringFailed(WarrenError):

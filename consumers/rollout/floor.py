@@ -10,7 +10,7 @@ from consumers.rollout.delivery.outbox import Outbox
 from consumers.rollout.departure import Departure
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.limits import Limits
-from consumers.rollout.report import rollout_report
+from consumers.rollout.report import Suspects, rollout_report
 from consumers.rollout.runner import Loop, Runner
 from consumers.rollout.slots import Slots
 from consumers.rollout.sweep import Sweep
@@ -48,6 +48,7 @@ class Floor:
     drain_wanted: asyncio.Event
     engine_name: str
     tool_calls: RunningCalls
+    suspects: Suspects
 
     def hear_run_state(self, state: RunState) -> None:
         """What the trainer wants: pausing and draining hold the intake, early ends drop members."""
@@ -94,7 +95,7 @@ class Floor:
             "refuses": self.sync.refuses,
             "counters": counters,
             "rollout": rollout_report(
-                self.slots,
+                [*self.slots, *self.suspects.arriving],
                 engine=self.engine_name,
                 stall_timeout_s=self.limits.stall_timeout_s,
                 tools=self.tool_calls,
@@ -120,6 +121,7 @@ class _Shared:
     fruitless: FruitlessCuts
     slots: Slots
     outbox: Outbox
+    suspects: Suspects
 
 
 def build_floor(
@@ -143,10 +145,8 @@ def build_floor(
         newest: Reads the newest manifest of this run.
         weights: Fetches and verifies versions.
     """
-    broker, counters, holds = context.broker, Counters(), Holds()
-    slots = Slots(limits.slots, broker.held)
-    outbox = Outbox(broker=broker, slots=slots, counters=counters, worker=context.worker)
-    shared = _Shared(context, limits, gate, counters, holds, FruitlessCuts(), slots, outbox)
+    shared = _share(context, limits, gate)
+    counters, holds, slots, outbox = shared.counters, shared.holds, shared.slots, shared.outbox
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     runner = _runner(shared, loop, failed)
     swap = _swap(shared, engine, runner)
@@ -181,6 +181,23 @@ def build_floor(
         drain_wanted=asyncio.Event(),
         engine_name=context.config.rollout.engine,
         tool_calls=loop.tool_calls,
+        suspects=shared.suspects,
+    )
+
+
+def _share(context: RoleContext, limits: Limits, gate: Gate) -> _Shared:
+    broker, counters = context.broker, Counters()
+    slots = Slots(limits.slots, broker.held)
+    return _Shared(
+        context=context,
+        limits=limits,
+        gate=gate,
+        counters=counters,
+        holds=Holds(),
+        fruitless=FruitlessCuts(),
+        slots=slots,
+        outbox=Outbox(broker=broker, slots=slots, counters=counters, worker=context.worker),
+        suspects=Suspects(context.beat),
     )
 
 
@@ -234,7 +251,7 @@ def _intake(shared: _Shared, runner: Runner, sync: WeightSync) -> Intake:
         newest=lambda: sync.newest_number,
         waits=shared.context.waits,
         limits=shared.limits,
-        on_suspect=shared.context.beat.set,
+        on_suspect=shared.suspects.tell,
     )
 
 

@@ -1,5 +1,6 @@
 """What a rollout worker tells about what it holds."""
 
+import asyncio
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -16,6 +17,36 @@ from schemas.work import AgentPhase, Snapshot
 SUSPECT_FROM = 2
 """Returns without progress from which a rollout is told of."""
 _MAX_SUSPECTS = 4
+_LEAVE_S = 0.2
+_SPACING_S = 1.0
+
+
+class Suspects:
+    """Tells of what came back again and again before it is run: it may take this process down.
+
+    Args:
+        beat: Set to have a heartbeat sent at once.
+    """
+
+    def __init__(self, beat: asyncio.Event) -> None:
+        self._beat = beat
+        self._told_at = -_SPACING_S
+        self.arriving: list[Held] = []
+        """Taken, and not in its slot yet."""
+
+    async def tell(self, held: Held) -> None:
+        """Give the heartbeat that names it time to leave. Of many that come together, the first
+        one's."""
+        now = time.monotonic()
+        if now - self._told_at < _SPACING_S:
+            return
+        self._told_at = now
+        self.arriving.append(held)
+        self._beat.set()
+        try:
+            await asyncio.sleep(_LEAVE_S)
+        finally:
+            self.arriving.remove(held)
 
 
 def rollout_report(

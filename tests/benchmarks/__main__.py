@@ -10,6 +10,7 @@ is in flight. `python -m tests.benchmarks bf16_cuts [--engine E]`: how often a c
 `python -m tests.benchmarks page`: the page on 10,000 rollouts, in a real browser.
 `python -m tests.benchmarks observing [--pairs 5] [--steps 40] [--folder DIR]`: what recording, a
 monitor, Prometheus and trackers cost the demo.
+`python -m tests.benchmarks diagnosis`: seconds until the monitor names each of ten faults.
 `python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from tests.benchmarks import (
     codec,
+    diagnosis,
     joining,
     ledger,
     path,
@@ -40,7 +42,7 @@ from tests.benchmarks.sampler import OPERATIONS
 BUDGET_MS = 1.5
 KNOWN = (
     "codec, help, path, growth, ledger, replay, deltas, weights_memory, joining, interruption, "
-    "bf16_cuts, soak, page, observing"
+    "bf16_cuts, soak, page, observing, diagnosis"
 )
 ENGINES = ("vllm", "transformers")
 OURS = ("producer", "rollout", "reward", "broker")
@@ -193,6 +195,8 @@ def main() -> None:
                 show_page(options.rollouts)
             case "observing":
                 observing.show(options.pairs, options.steps or 40, options.folder)
+            case "diagnosis":
+                sys.exit(0 if diagnosis.show() else 1)
             case "soak":
                 show_soak(options.minutes, options.folder, options.read)
             case _:

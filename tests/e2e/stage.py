@@ -40,7 +40,7 @@ engine = "simulated"
 engine_options = {{ mean_tokens = 20, spread = 0.6, token_s = 0.04, tick_s = 0.05 }}
 workers = 2
 slots = 24
-agent = "tool"
+agent = "tests.e2e.weather:Agent"
 tools = ["tests.e2e.weather:add"]
 parser = "infra.recipes.storm.calls:AnyCall"
 max_prompt_tokens = 16

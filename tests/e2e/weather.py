@@ -4,15 +4,19 @@ calm     all well
 stuck    calls of the tool do not return while it is so
 slow     a score takes three seconds
 equal    every reward is the same
-poison   the first call that the tool gets kills its worker, now and whenever it comes again
+poison   whoever takes up one certain rollout dies, now and whenever it comes again
 full     the trainer's disk takes no weights (see `weather_door`)
 """
 
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from consumers.rollout.agents.tool import ToolAgent
+from schemas.chat import ChatMessage
 
 VARIABLE = "WARREN_TEST_WEATHER"
 SLOW_S = 3.0
@@ -34,9 +38,17 @@ def add(expression: str) -> str:
     """
     while weather() == "stuck":
         time.sleep(0.1)
-    if weather() == "poison" and expression == _victim(expression):
-        os.kill(os.getpid(), signal.SIGKILL)
     return "045"
+
+
+class Agent(ToolAgent):
+    """The tool agent."""
+
+    def opening(self) -> Sequence[ChatMessage]:
+        """As always, but for the victim."""
+        if weather() == "poison" and self.task.rollout_id == _victim(self.task.rollout_id):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().opening()
 
 
 def score(rollout: Any) -> float:
@@ -47,12 +59,12 @@ def score(rollout: Any) -> float:
     return 0.0 if now == "equal" else float(int(rollout.rollout_id.rpartition(".")[2]) % 2)
 
 
-def _victim(expression: str) -> str:
+def _victim(name: str) -> str:
     """The one that was first."""
     path = Path(os.environ[VARIABLE] + ".victim")
     try:
         with path.open("x") as file:
-            file.write(expression)
+            file.write(name)
     except FileExistsError:
         return path.read_text()
-    return expression
+    return name

@@ -9,7 +9,7 @@ wait for a free slot and no hold
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from consumers.rollout.delivery.outbox import Outbox
@@ -49,7 +49,7 @@ class Intake:
         newest: Version, of all that were heard of.
         waits: Of the role.
         limits: Of this worker.
-        on_suspect: Told when what was taken came back before, and may take this worker down.
+        on_suspect: Awaited before what came back again and again is run: it may take us down.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Intake:
         newest: Callable[[], int],
         waits: Waits,
         limits: Limits,
-        on_suspect: Callable[[], None] = lambda: None,
+        on_suspect: Callable[[Held], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._slots = slots
@@ -160,7 +160,7 @@ class Intake:
             elif (held := self._slots.get(headers.name)) is not None:
                 self._readopt(held, delivery, headers)
             else:
-                self._take(take_up(delivery, headers))
+                await self._take(take_up(delivery, headers))
         except Refused as refused:
             await self._outbox.refuse(delivery, refused.headers, refused, kind=refused.kind)
 
@@ -171,13 +171,13 @@ class Intake:
         self._slots.attach(held, delivery, headers)
         self._runner.readopt(held, headers)
 
-    def _take(self, held: Held) -> None:
+    async def _take(self, held: Held) -> None:
         if held.alone:
             self._suspects.append(held)
             return
-        self._runner.take(held)
         if held.returns.since_progress > 1:
-            self._on_suspect()
+            await self._on_suspect(held)
+        self._runner.take(held)
 
     async def _isolate(self) -> None:
         """Of the suspects that came together one stays. Whatever else is held and does not run goes
@@ -192,5 +192,5 @@ class Intake:
             self._slots.remove(held)
         if chosen is not None:
             self._holds.put("alone", f"{chosen.rollout_id} runs alone: it came back too often")
+            await self._on_suspect(chosen)
             self._runner.take(chosen)
-            self._on_suspect()

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from infra.observe.monitor.clean import human_count, human_seconds, sparkline
+from infra.observe.monitor.clean import clean, human_count, human_seconds, sparkline
 from infra.observe.monitor.diagnosis.finding import Finding, Severity
 from infra.observe.monitor.picture import Picture
 from infra.observe.monitor.tables import queue_rows, queue_table, worker_table
@@ -51,7 +51,7 @@ def screen(picture: Picture, *, width: int, height: int | None = None) -> Group:
 def _head(picture: Picture, width: int) -> list[Text]:
     run, broker = picture.scene.run, picture.scene.broker
     first = Text(no_wrap=True, overflow="ellipsis")
-    first.append(run.name, style="bold")
+    first.append(clean(run.name, max(12, width // 4)), style="bold")
     share = run.step / run.num_steps if run.num_steps else 0.0
     filled = round(10 * min(1.0, share))
     first.append(f"  step {run.step}/{run.num_steps} ")

@@ -67,8 +67,10 @@ async def test_who_came_back_is_told_at_once(tmp_path: Path) -> None:
         bench.engine.release()
         await bench.until(lambda: not len(bench.floor.slots), "it ends")
         bench.broker.put("prompts", task(6), returns=2, returns_total=2)
+        await bench.until(bench.context.beat.is_set, "it is told")
+        assert not len(bench.floor.slots)
+        assert report(bench).suspects == (Suspect(rollout_id="6.0", returns=2),)
         await hold(bench, at=2, rollouts=1)
-        assert bench.context.beat.is_set()
         assert report(bench).suspects == (Suspect(rollout_id="6.0", returns=2),)
 
 

@@ -66,6 +66,13 @@ def test_a_healthy_run_says_so_and_which_side_is_slowest() -> None:
     assert "credits: the trainer waits 50% of the time" in shown[3]
 
 
+def test_a_long_name_leaves_room_for_the_rest() -> None:
+    long = scene()
+    shown = lines(replace(long, run=replace(long.run, name="n" * 90)), 80, 24)
+    assert shown[0].startswith("n" * 19 + "…  step 10/100")
+    assert "reward 0.500" in shown[0]
+
+
 def test_many_workers_are_counted_and_those_in_trouble_shown() -> None:
     staged = scene(*(rollout(n) for n in range(1, 64)), rollout(64, state="silent", heard_s=60.0))
     text = "\n".join(lines(staged, 80, 24))
