@@ -108,7 +108,7 @@ def poison_prompt(scene: Scene) -> Iterator[Finding]:
     if not returns:
         return
     worst, times = max(returns.items(), key=lambda entry: (entry[1], entry[0]))
-    others = f" (and {len(returns) - 1} others beside it)" if len(returns) > 1 else ""
+    others = f" (beside it: {len(returns) - 1} more)" if len(returns) > 1 else ""
     yield Finding(
         fault=Fault.POISON_PROMPT,
         severity=Severity.WARNING,
