@@ -1,6 +1,7 @@
 """One run of a pair, measured from outside."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -50,10 +51,11 @@ def measure(
         RuntimeError: It did not end well.
     """
     prepared, root = Prepared.of(folder, 0), folder / name
-    command = [sys.executable, str(FRONT_DOOR), "up", "demo", "--purge", f"run.steps={steps}"]
+    command = [sys.executable, str(FRONT_DOOR), "up", "demo", f"run.steps={steps}"]
     command += [f"run.name={name}", f"run.dir={folder}", f"model.path={prepared.model}"]
     command += [f"data.train.0.path={prepared.train}", "data.eval=[]", *settings]
     log = folder / f"{name}.log"
+    shutil.rmtree(root, ignore_errors=True)  # what a former run measured counts for nothing
     with log.open("w", encoding="utf-8") as output:
         up = subprocess.Popen(command, stdout=output, stderr=output)
     watchers: Watchers | None = None
