@@ -1,5 +1,6 @@
 """Answers to the page's questions, as JSON values. Each takes a run and the address's words."""
 
+import time
 from collections.abc import Callable, Mapping
 from threading import Lock, Thread
 from typing import Any
@@ -13,6 +14,9 @@ from infra.observe.page.search import Search
 
 BATCH = 64
 """Bodies that the thread reads before others may ask."""
+
+FIRST_S = 0.5
+"""What a page asks for at first is answered before that thread begins."""
 
 WITHOUT_INDEX = frozenset({"stamp", "charts"})
 """Questions that the journal need not be read for."""
@@ -168,6 +172,7 @@ MAX_DOTS = 64
 
 
 def _read_all(run: Run) -> None:
+    time.sleep(FIRST_S)
     while run.index.fill_next(BATCH):
         pass
 

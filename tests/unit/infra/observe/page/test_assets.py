@@ -37,3 +37,8 @@ def test_every_module_that_is_imported_is_there() -> None:
     for path, text in ASSETS.items():
         for name in re.findall(r'from "\./([a-z]+\.js)"', text):
             assert f"/js/{name}" in ASSETS, path
+
+
+def test_the_document_names_all_modules_so_that_none_waits_for_another() -> None:
+    named = set(re.findall(r'(?:href|src)="(/js/[a-z]+\.js)"', ASSETS["/"]))
+    assert named == {path for path in ASSETS if path.endswith(".js")}
