@@ -127,7 +127,7 @@ async def test_whoever_looks_is_killed_and_nothing_is_lost(broker: Broker, desk:
     assert (await desk("drop", "3.0")).returncode == 0
     assert sorted(await desk.ids()) == ids[2:]
     unknown = await desk("drop", "3.0")
-    assert unknown.returncode == 2 and "no such dead letter" in unknown.stderr
+    assert unknown.returncode == 2 and "no dead letter 3.0" in unknown.stderr
 
 
 async def test_a_letter_is_there_or_wished_back_wherever_the_tool_is_killed(
