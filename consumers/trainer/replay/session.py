@@ -10,6 +10,7 @@ from consumers.trainer.replay.again import Again, Row
 from consumers.trainer.replay.choice import Plan, plans
 from consumers.trainer.replay.wanted import Wanted
 from consumers.trainer.replay.what_if import Changes
+from infra.observe.harmless import harmless
 from infra.roles.command.target import Target
 from infra.roles.errors import ExitCode, WarrenError
 from infra.runs.metrics import read_metrics
@@ -89,7 +90,7 @@ class Session:
 
     def _write(self, words: str) -> None:
         if not self._as_json:
-            sys.stdout.write(_harmless(words))
+            sys.stdout.write(harmless(words, lines=True))
             sys.stdout.flush()
 
 
@@ -99,10 +100,5 @@ def _skipped(plan: Plan) -> list[Skipped]:
 
 
 def _say(words: str) -> None:
-    sys.stderr.write(f"{_harmless(words)}\n")
+    sys.stderr.write(f"{harmless(words, lines=True)}\n")
     sys.stderr.flush()
-
-
-def _harmless(words: str) -> str:
-    """Without what steers a terminal: a journal may hold what a model or a user's code said."""
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in words)

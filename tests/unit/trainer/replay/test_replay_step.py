@@ -138,7 +138,7 @@ def test_the_table_is_for_people(folder: RunFolder, capsys: pytest.CaptureFixtur
         f"on cpu, {torch.get_num_threads()} thread",
         f"{record.loss:.8g}",
         record.weights_sha256[:12],
-        "given up: loss is nan [31m",
+        "given up: loss is nan\\x1b[31m",
         "2 steps: equal, bit for bit",
     ):
         assert part in said.out, said.out
