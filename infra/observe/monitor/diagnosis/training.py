@@ -11,7 +11,7 @@ SLOW_CALL_S = 2.0
 BACKLOG_S = 10.0
 """Scoring all that waits takes so long, from which scoring is slow."""
 HANGING_S, HANGING_TIMES = 5.0, 10.0
-BARREN_S, MIN_BARREN, MAX_BARREN, BARREN_BATCHES = 5.0, 16, 64, 8
+BARREN_S, MIN_BARREN, MAX_BARREN, BARREN_BATCHES = 3.0, 16, 64, 8
 """Groups filtered in a row: so many batches of them, but no fewer and no more than this. (Where one
 group in six can be trained, 64 in a row are filtered once in 70,000 times.)"""
 DISK_BYTES, DISK_VERSIONS = 64 * 1024**2, 3
