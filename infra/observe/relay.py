@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from infra.observe.harmless import harmless
 from infra.observe.logs import ALERTS, DIM, RESET, alert_level, wants_colour
 
 
@@ -57,7 +58,7 @@ class Relay:
         shown = False
         for line in tail.lines(last=last):
             if role == self._loud or alert_level(line):
-                self._stream.write(self._painted(line) + "\n")
+                self._stream.write(self._painted(harmless(line)) + "\n")
                 shown = True
         if shown:
             self._stream.flush()

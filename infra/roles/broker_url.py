@@ -26,6 +26,12 @@ def find_url(config: RunConfig, folder: RunFolder) -> str:
     try:
         return folder.broker_url.read_text(encoding="utf-8").strip()
     except OSError:
+        if folder.summary.exists():
+            raise BrokerUnreachable(
+                f"the run in {folder.root} is over, and its private broker with it",
+                hint="'run.py ledger', 'view' and 'replay' read its folder; 'run.py broker RUN' "
+                "brings the broker back, 'run.py up RECIPE --resume' the run",
+            ) from None
         raise BrokerUnreachable(
             f"no broker: {BROKER_VARIABLE} and [broker] url are empty, and no private node runs "
             f"for {folder.root}",

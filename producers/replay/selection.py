@@ -63,10 +63,16 @@ class Selection:
         )
 
 
+TYPES = ("Credit", "RolloutTask", "Snapshot", "Rollout", "Trajectory")
+"""Of the messages that the recording hears."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of the command line."""
+    parser.add_argument(
+        "--type", action="append", default=[], choices=TYPES, help="of message; may be repeated"
+    )
     for option, meaning in {
-        "--type": "Credit, RolloutTask, Snapshot, Rollout or Trajectory",
         "--id": "rollout: 7.3, or eval2.0",
         "--group": "group: 7, or eval2 for the evaluation of version 2",
     }.items():

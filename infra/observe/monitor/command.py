@@ -6,7 +6,6 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
@@ -52,8 +51,11 @@ def run(options: Namespace) -> int:
         BrokerUnreachable: With `--once`, nobody answers.
     """
     found = target(options)
-    with suppress(BrokerUnreachable):
+    try:
         parse_url(_url(found))
+    except BrokerUnreachable:
+        if options.once and not options.json:
+            raise
     watcher = Watcher(found)
     watcher.start()
     try:

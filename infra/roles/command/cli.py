@@ -33,6 +33,7 @@ COMMANDS = {
     "storm": "do to a run what production does, and check that it stood",
     "config": "list every section and key that a recipe may have, with default and meaning",
 }
+OURS = ("schemas", "infra", "producers", "consumers")
 USAGE = "run.py COMMAND RECIPE [section.key=value ...] [options]"
 EPILOG = """exit codes: 0 done, 1 failed, 2 usage or configuration, 3 broker unreachable,
 4 a role died, 5 a deadline passed, 6 the books do not balance, 7 left without handing over,
@@ -66,6 +67,14 @@ def main(
     except WarrenError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OURS:
+            raise
+        sys.stderr.write(
+            f"this Python ({sys.executable}) has no package {error.name!r}\n"
+            "  -> . .venv/bin/activate (make demo makes it), or install Warren: pip install -e .\n"
+        )
+        return ExitCode.USAGE
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return ExitCode.INTERRUPTED

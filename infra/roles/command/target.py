@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.roles.errors import ConfigError
 from infra.roles.settings import load_config
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
@@ -42,6 +43,11 @@ def target(options: argparse.Namespace) -> Target:
     """
     words = [options.run, *options.overrides]
     run = LATEST if "=" in words[0] else words.pop(0)
+    if run == LATEST and not Path(run).exists():
+        raise ConfigError(
+            f"no run yet: there is no {LATEST} in {Path.cwd()}",
+            hint="'make demo' or 'run.py up RECIPE' begins one; or name a run folder or a recipe",
+        )
     config = load_config(run, words)
     path = Path(run)
     folder = RunFolder(path.resolve()) if path.is_dir() else RunFolder.of(config)

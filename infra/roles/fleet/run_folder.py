@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from infra.roles.settings import as_json_tree
 from infra.runs.code_version import code_version
 from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
+
+logger = logging.getLogger(__name__)
 
 
 def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = False) -> RunFolder:
@@ -32,6 +35,7 @@ def prepare_folder(config: RunConfig, *, resume: bool = False, purge: bool = Fal
     exists = folder.config.exists()
     if purge and exists:
         _refuse_if_in_use(folder)
+        logger.info("removing the run that is in %s", folder.root)
         shutil.rmtree(folder.root)
     elif resume and not exists:
         raise ConfigError(

@@ -23,6 +23,8 @@ def bottleneck(scene: Scene) -> Bottleneck:
     trainer = scene.trainer
     if trainer is None or trainer.trainer is None or scene.over:
         return Bottleneck(side="", why="not known without a trainer", do="")
+    if scene.run.wanted in ("paused", "draining"):
+        return Bottleneck(side="", why=f"the run is {scene.run.wanted}", do="")
     wait, train = scene.share("wait_s"), scene.share("train_s")
     publish = scene.share("publish_s") or 0.0
     if wait is None or train is None:
@@ -38,7 +40,7 @@ def bottleneck(scene: Scene) -> Bottleneck:
         return Bottleneck(
             side="trainer",
             why=f"busy {busy:.0%} of the time; rollouts wait for it",
-            do="raise [trainer] micro_batch_tokens, or train on more GPUs",
+            do="raise [trainer] micro_batch_tokens, or train on a faster device",
         )
     return _of_the_others(scene, wait, trainer.trainer.outstanding)
 

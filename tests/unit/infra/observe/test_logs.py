@@ -83,3 +83,12 @@ def test_the_screen_shows_the_trainer_and_alarms_of_others(
     assert "ERROR  bad" in shown
     assert "busy" not in shown
     assert shown.count("\n") == 2
+
+
+def test_what_a_log_quotes_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "r.log").write_text("12:00:00 reward-1  WARNING  it said \x1b[2J\u202e\n")
+    screen = io.StringIO()
+    relay = Relay(everything_of="trainer", stream=screen)
+    relay.follow("reward-1", "reward", tmp_path / "r.log")
+    relay.pump()
+    assert screen.getvalue() == "12:00:00 reward-1  WARNING  it said \\x1b[2J\\u202e\n"

@@ -136,3 +136,10 @@ def test_secrets_are_written_for_the_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == "new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["url"]
+
+
+def test_a_run_that_is_purged_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    prepare_folder(config(tmp_path))
+    prepare_folder(config(tmp_path), purge=True)
+    assert f"removing the run that is in {tmp_path / 'one'}" in caplog.text

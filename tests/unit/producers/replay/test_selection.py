@@ -11,7 +11,7 @@ from infra.amqp.codec import CHECKSUM, encode
 from infra.amqp.topology import WORK_QUEUES
 from producers.replay.pace import Pace, parse_speed
 from producers.replay.recorded import Recorded
-from producers.replay.selection import Selection, parse_time
+from producers.replay.selection import Selection, add_arguments, parse_time
 from schemas.headers import REPLAY, Headers, Purpose
 from tests.factories.messages import model_for
 
@@ -129,3 +129,12 @@ def test_what_is_no_speed_is_refused(text: str) -> None:
 
 def test_speeds_have_names() -> None:
     assert (parse_speed("original"), parse_speed("2x"), parse_speed("0.5")) == (1.0, 2.0, 0.5)
+
+
+def test_a_type_that_is_never_recorded_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert parser.parse_args(["--type", "Rollout"]).type == ["Rollout"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--type", "Rolout"])
+    assert "Trajectory" in capsys.readouterr().err

@@ -3,9 +3,12 @@
 import pytest
 
 from infra.observe.monitor.diagnosis.bottleneck import bottleneck
-from infra.observe.monitor.scene import Scene
+from infra.observe.monitor.scene import RunSeen, Scene
 from tests.unit.infra.observe.monitor.scenes import reward, rollout, scene, trainer, without
 
+PAUSED = RunSeen(
+    name="run", run_id="a", wanted="paused", step=10, num_steps=100, version=10, heard_s=1
+)
 WAITS = {"wait_s": 0.8, "train_s": 0.1, "publish_s": 0.1}
 FULL = (rollout(1, slots_used=8), rollout(2, slots_used=7))
 
@@ -24,6 +27,7 @@ FULL = (rollout(1, slots_used=8), rollout(2, slots_used=7))
         (scene(trainer(rates=WAITS), ready={"credits": 4}), "producer", "4 credits"),
         (scene(trainer(rates=WAITS)), "credits", "for stragglers"),
         (scene(trainer(rates=WAITS), rollout(slots=0, slots_used=0)), "rollout", "serves yet"),
+        (scene(trainer(rates=WAITS), reward(queued=6, scoring=2), run=PAUSED), "", "is paused"),
         (scene(trainer(rates={})), "", "not known yet"),
         (without("trainer"), "", "without a trainer"),
     ],
