@@ -82,12 +82,18 @@ def import_path(path: str, *, what: str = "object") -> Any:
     """The attribute that `package.module:name` names. The current folder is searched too.
 
     Raises:
-        ConfigError: The module cannot be imported, or has no such attribute.
+        ConfigError: The module cannot be imported, has no such attribute, or lies in a run folder:
+            a stranger's would bring its own code along.
     """
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+    if (folder := _run_folder_of(module_name)) is not None:
+        raise ConfigError(
+            f"{what} {path!r} lies in the run folder {folder}, which holds data and no code",
+            hint="keep your own modules beside the recipe",
+        )
     try:
         found: Any = importlib.import_module(module_name)
     except (ImportError, SyntaxError, ValueError) as error:
@@ -104,6 +110,17 @@ def import_path(path: str, *, what: str = "object") -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+def _run_folder_of(module_name: str) -> Path | None:
+    """The run folder that a module or a package around it would be imported from."""
+    parts = module_name.split(".")
+    for entry in sys.path:
+        for depth in range(1, len(parts)):
+            folder = Path(entry, *parts[:depth])
+            if (folder / "journal").is_dir() and (folder / "config.json").is_file():
+                return folder
+    return None
 
 
 def _load_builtins(kind: str, name: str) -> None:

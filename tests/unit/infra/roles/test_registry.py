@@ -83,3 +83,15 @@ def test_a_name_is_given_once() -> None:
         register("colour", "red")
     with pytest.raises(ValueError, match="unknown kind"):
         resolve("colour", "red")
+
+
+def test_a_run_folder_brings_no_code_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "copied_runs" / "evil"
+    (folder / "journal").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    for path in (folder / "__init__.py", folder / "payload.py"):
+        path.write_text("raise SystemExit('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    with pytest.raises(ConfigError, match="holds data and no code"):
+        import_path("copied_runs.evil.payload:score")
