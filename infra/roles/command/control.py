@@ -136,7 +136,8 @@ class Roll:
 
     def ack(self, ack: CommandAck, now: float) -> None:
         """Take an answer to our command."""
-        if (ack.by, ack.number) == (self.command.by, self.command.number):
+        ours = (self.command.by, self.command.number, self.command.verb)
+        if (ack.by, ack.number, ack.verb) == ours:
             answer = self._of(ack, now)
             answer.heard, answer.done, answer.detail = True, ack.done, ack.detail
 
