@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from infra.observe.harmless import harmless
 from producers.replay.pace import Pace
 from producers.replay.recorded import Recorded
 from producers.replay.selection import Selection
@@ -15,6 +16,7 @@ from producers.replay.targets import Target
 BATCH = 256
 BATCH_BYTES = 8 * 1024**2
 _PROGRESS_S = 5.0
+_TYPE_CHARS = 80
 _NEVER_S = 0.001
 """Not worth a wait."""
 
@@ -74,7 +76,8 @@ class Replaying:
         if self._offsets is not None:
             first, last = self._offsets
             lines.append(f"  offsets {first} to {last}")
-        lines += [f"  {count:>7} {kind}" for kind, count in sorted(self._counts.items())]
+        for kind, count in sorted(self._counts.items()):
+            lines.append(f"  {count:>7} {harmless(kind, limit=_TYPE_CHARS)}")
         lines += [f"  {count:>7} left out: {why}" for why, count in sorted(self._skipped.items())]
         return "\n".join(lines) + "\n"
 

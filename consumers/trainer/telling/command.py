@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 from consumers.trainer.telling.books_text import to_json, to_text
 from consumers.trainer.telling.history import read_history
+from infra.observe.harmless import harmless
 from infra.roles.command.target import add_run, target
 from infra.roles.errors import ExitCode
 
@@ -26,6 +27,8 @@ def run(options: Namespace) -> int:
     """
     found = target(options)
     books = to_json(read_history(found.config, found.folder), now=time.time())
-    text = json.dumps(books) + "\n" if options.json else to_text(books, name=found.config.run.name)
-    sys.stdout.write(text)
+    if options.json:
+        sys.stdout.write(json.dumps(books) + "\n")
+    else:
+        sys.stdout.write(harmless(to_text(books, name=found.config.run.name), lines=True))
     return ExitCode.DONE if books["balanced"] else ExitCode.UNBALANCED

@@ -65,7 +65,9 @@ def main(
     try:
         return _dispatch(argv[0], argv[1:], roles, tools or {}, entry)
     except WarrenError as error:
-        sys.stderr.write(f"{error}\n")
+        from infra.observe.harmless import harmless
+
+        sys.stderr.write(f"{harmless(str(error), lines=True)}\n")
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:

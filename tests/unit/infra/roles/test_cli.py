@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.roles.command.cli import main
+from infra.roles.errors import ConfigError
 
 
 def tool(monkeypatch: pytest.MonkeyPatch, missing: str) -> dict[str, str]:
@@ -31,6 +32,19 @@ def test_a_python_without_our_packages_is_told(
     said = capsys.readouterr().err
     assert "has no package 'pika.adapters'" in said
     assert "activate" in said
+
+
+def test_no_error_steers_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = tool(monkeypatch, "")
+
+    def run(_options: argparse.Namespace) -> int:
+        raise ConfigError("no queue takes \x1b[2J\u202e", hint="read \x9b31m")
+
+    monkeypatch.setattr(sys.modules["invented_tool"], "run", run)
+    assert main(["ledger"], roles={}, tools=tools, entry=Path("run.py")) == 2
+    assert capsys.readouterr().err == ("no queue takes \\x1b[2J\\u202e\n  -> read \\x9b31m\n")
 
 
 def test_a_module_of_ours_that_is_missing_is_a_fault_of_ours(
