@@ -10,6 +10,7 @@ so that records which a thawed trainer wrote after its successor began are never
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,21 @@ _ROLLOUT_ID = re.compile(rb'"rollout_id":"([a-z]{0,8}[0-9]{1,12}\.[0-9]{1,9})"')
 
 class JournalCorrupt(WarrenError):
     """A record in the middle of the journal cannot be read."""
+
+
+class SegmentTrimmed(JournalCorrupt):
+    """A living trainer has removed a segment since the folder was listed.
+
+    Attributes:
+        filename: Of the segment.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was trimmed meanwhile: a living trainer removes what no checkpoint needs",
+            hint="run it again; checkpoint.keep and checkpoint.journal_bytes say how much stays",
+        )
+        self.filename = str(path)
 
 
 class Position(NamedTuple):
@@ -113,7 +129,7 @@ class JournalReader:
         """Segments that count, oldest first.
 
         Raises:
-            JournalCorrupt: A segment is missing in the middle.
+            JournalCorrupt: A segment is missing in the middle, or was trimmed meanwhile.
         """
         names = segment_names(self._folder)
         chain: list[Stretch] = []
@@ -154,7 +170,8 @@ class JournalReader:
         A torn tail, where a crash interrupted a write, ends its segment silently.
 
         Raises:
-            JournalCorrupt: A record is damaged and others follow it, or `start` is not there.
+            JournalCorrupt: A record is damaged and others follow it, `start` is not there, or a
+                segment was trimmed meanwhile.
         """
         chain = self.history()
         if start is not None:
@@ -172,15 +189,20 @@ class JournalReader:
             yield from self._segment(stretch, offset, must_be_whole=whole)
 
     def entry(self, position: Position) -> Entry:
-        """The record at a position."""
-        with (self._folder / position.segment).open("rb") as file:
+        """The record at a position.
+
+        Raises:
+            JournalCorrupt: It is damaged, or its segment was trimmed meanwhile.
+        """
+        path = self._folder / position.segment
+        with _unless_trimmed(path), path.open("rb") as file:
             file.seek(position.offset)
             data = file.read(PREFIX_BYTES)
             if len(data) == PREFIX_BYTES:
                 data += file.read(frame_bytes(data) - PREFIX_BYTES)
         frame = read_frame(data, 0)
         if isinstance(frame, str):
-            raise _corrupt(self._folder / position.segment, position.offset, frame, data)
+            raise _corrupt(path, position.offset, frame, data)
         return self._entry(position.segment, frame, base=position.offset)
 
     def corrupt(self, entry: Entry, reason: str) -> RecordCorrupt:
@@ -203,8 +225,10 @@ class JournalReader:
     def _opened(self, name: str) -> Opened | None:
         """The first record, if it is an `Opened`; None too when a crash tore it."""
         path = self._folder / name
+        with _unless_trimmed(path):
+            data = path.read_bytes()
         try:
-            frame = next(read_frames(path.read_bytes()), None)
+            frame = next(read_frames(data), None)
         except DamagedFrame as damage:
             if damage.torn:
                 return None
@@ -214,7 +238,8 @@ class JournalReader:
 
     def _segment(self, stretch: Stretch, offset: int, *, must_be_whole: bool) -> Iterator[Entry]:
         path = self._folder / stretch.segment
-        data = path.read_bytes()
+        with _unless_trimmed(path):
+            data = path.read_bytes()
         if stretch.limit is not None:
             if len(data) < stretch.limit:
                 raise RecordCorrupt(path, len(data), f"{stretch.limit} bytes were there before")
@@ -234,6 +259,14 @@ class JournalReader:
             raise RecordCorrupt(self._folder / name, base + frame.offset, str(error)) from None
         position = Position(name, base + frame.offset)
         return Entry(record, frame.body, position, Position(name, base + frame.end))
+
+
+@contextmanager
+def _unless_trimmed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise SegmentTrimmed(path) from None
 
 
 def _same_incarnation(one: Stretch, other: Stretch) -> bool:

@@ -12,7 +12,7 @@ from consumers.trainer.replay.wanted import Wanted
 from consumers.trainer.replay.what_if import Changes
 from infra.roles.command.target import add_run_option, target
 from infra.roles.errors import ConfigError, WarrenError
-from infra.runs.journal_reader import RecordCorrupt
+from infra.runs.journal_reader import RecordCorrupt, SegmentTrimmed
 
 _SETTABLE = frozenset({"model.path", "run.dir", "run.name"})
 
@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
         return Session(found, changes, as_json=options.json).run(wanted)
     except RecordCorrupt as damage:
         raise explained(found.folder, damage) from None
-    except FileNotFoundError as error:
+    except (FileNotFoundError, SegmentTrimmed) as error:
         raise WarrenError(
             f"{error.filename} went away while it was needed: a living trainer removes what no "
             f"checkpoint needs",

@@ -306,8 +306,7 @@ def recounted(config: RunConfig, folder: RunFolder) -> Recount:
     """A run's books as its journal has them at this moment.
 
     Raises:
-        JournalCorrupt: A record in the middle of the journal is damaged.
-        OSError: A segment was removed meanwhile.
+        JournalCorrupt: A record in the middle is damaged, or a segment was trimmed meanwhile.
     """
     recount = Recount(config)
     for entry in JournalReader(folder.journal).records():

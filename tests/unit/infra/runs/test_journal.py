@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from infra.runs.frames import DamagedFrame, encode_frame, read_frames
 from infra.runs.journal import Journal, JournalUnwritable
-from infra.runs.journal_reader import JournalCorrupt, JournalReader, Position, segment_name
+from infra.runs.journal_reader import (
+    JournalCorrupt,
+    JournalReader,
+    Position,
+    SegmentTrimmed,
+    segment_name,
+)
 from schemas.journal import Confirmed, Issued, Opened
 
 
@@ -160,6 +166,23 @@ async def test_rotation_and_removal(tmp_path: Path) -> None:
     assert not JournalReader(tmp_path).begins_at_start()
     with pytest.raises(JournalCorrupt, match=r"000001-000002\.journal is missing"):
         numbers(tmp_path, Position(segment_name(1, 2), 0))
+    journal.close()
+
+
+async def test_a_segment_trimmed_while_it_is_read_is_named(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, opened(1))
+    await journal.rotate()
+    journal.append(issued(0))
+    await journal.commit()
+    reader = JournalReader(tmp_path)
+    entries = reader.records()
+    first = next(entries)
+    journal.remove_before(journal.end.segment, keep_bytes=0)
+    (tmp_path / journal.end.segment).unlink()
+    with pytest.raises(SegmentTrimmed, match=r"000001-000002\.journal was trimmed meanwhile"):
+        next(entries)
+    with pytest.raises(SegmentTrimmed, match=r"(?s)000001-000001\.journal was .*run it again"):
+        reader.entry(first.position)
     journal.close()
 
 

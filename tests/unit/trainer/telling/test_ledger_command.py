@@ -11,10 +11,12 @@ import pytest
 
 from consumers.trainer.books.balance import Books, Rules
 from consumers.trainer.books.ledger import Ledger
+from consumers.trainer.telling import history
 from consumers.trainer.telling.books_text import to_json, to_text
 from consumers.trainer.telling.command import run
 from consumers.trainer.telling.history import read_history
 from infra.roles.errors import ConfigError
+from infra.runs import journal_reader
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalCorrupt, JournalReader
@@ -222,6 +224,32 @@ def test_books_that_do_not_balance_are_exit_6(
         assert json.loads(said)["difference"] == 2
     else:
         assert "THE BOOKS DO NOT BALANCE: +2 groups missing" in said
+
+
+def test_no_reason_of_a_stranger_steers_the_terminal(
+    config: RunConfig, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = Closed(group=4, end="dead", reason="boom \x1b[2J\u202e")
+    journal.append(GroupsClosed(closed=(closed,)))
+    assert run(options(config, as_json=False)) == 0
+    said = capsys.readouterr().out
+    assert "1 dead     boom \\x1b[2J\\u202e\n" in said
+
+
+def test_a_segment_that_is_trimmed_meanwhile_is_looked_for_again(
+    config: RunConfig, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing that still names it: the reader says so, and the next look is right."""
+    journal.close()
+    gone = "000001-000002.journal"
+    real = journal_reader.segment_names
+    listings = iter([lambda folder: [*real(folder), gone]])
+    monkeypatch.setattr(
+        journal_reader, "segment_names", lambda folder: next(listings, real)(folder)
+    )
+    monkeypatch.setattr(history, "_PAUSE_S", 0.0)
+    assert read_history(config).ledger.num_issued == 6
+    assert next(listings, None) is None
 
 
 def test_it_loads_neither_torch_nor_pika(config: RunConfig, journal: Journal) -> None:
