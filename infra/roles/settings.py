@@ -103,7 +103,7 @@ def parse_value(text: str) -> Any:
     """A TOML value (`3`, `true`, `[1, 2]`, `"x"`); anything else is taken as text."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or a number or nesting without end
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
 
@@ -131,6 +131,10 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError(
             f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
         ) from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: a number in it cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: it is nested too deep for a recipe") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a recipe is a table of sections, not a {type(tree).__name__}")
     return tree
@@ -220,7 +224,10 @@ def _line_of(location: tuple[int | str, ...], text: str) -> int | None:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=repr, ensure_ascii=False)
+    try:
+        text = json.dumps(value, default=repr, ensure_ascii=False)
+    except RecursionError:
+        text = "nested too deep to be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

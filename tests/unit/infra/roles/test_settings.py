@@ -171,6 +171,39 @@ def test_what_would_be_right_is_said_in_words_of_recipes(
     assert f": expected {expected}" in complaint(write(tmp_path, GOOD), override)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("config.json", "[" * 200_000, "nested too deep"),
+        ("config.json", '{"run":' * 200_000, "nested too deep"),
+        ("config.json", f'{{"run": {{"steps": {"9" * 5000}}}}}', "a number in it cannot be read"),
+        ("deep.toml", f"a = {'[' * 20_000}", "nested too deep"),
+        ("big.toml", f"[run]\nsteps = {'9' * 5000}", "a number in it cannot be read"),
+    ],
+)
+def test_nesting_and_numbers_without_end_are_refused(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    assert f"{tmp_path / name}: " in complaint(write(tmp_path, text, name))
+    assert reason in complaint(tmp_path / name)
+
+
+def test_a_value_nested_too_deep_to_be_shown_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dumps(*_args: object, **_options: object) -> str:
+        raise RecursionError
+
+    path = write(tmp_path, GOOD)
+    monkeypatch.setattr("infra.roles.settings.json.dumps", dumps)
+    assert "run.steps = nested too deep to be shown" in complaint(path, "run.steps=[[]]")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 20_000])
+def test_an_override_without_end_is_a_text(value: str) -> None:
+    assert parse_value(value) == value
+
+
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
     said = complaint(tmp_path / "nothing.toml")
     assert "no recipe and no run folder" in said
