@@ -12,6 +12,9 @@ from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.chat import ChatMessage, Speaker, ToolCall
 from schemas.work import RolloutStatus, ToolResult
 
+_LONGEST_REPLY = 2**20
+"""Tokens, of a stand-in. Where a record says that a longer one was needed, the replay differs."""
+
 
 class RecordedEngine:
     """An `Engine` that samples what was sampled, and is cut where it was cut."""
@@ -115,6 +118,7 @@ class RecordedPartner(Interaction):
             return recorded[0].content
         if rollout.status is RolloutStatus.TRUNCATED and rollout.finish_reason == "length":
             self._record.note("reply", detail="too long to go on, and not recorded")
-            return " ".join(map(str, range(self.task.budgets.max_response_tokens)))
+            most = min(self.task.budgets.max_response_tokens, _LONGEST_REPLY)
+            return " ".join(map(str, range(most)))
         self._record.note("reply", detail="none: the conversation is over")
         return None

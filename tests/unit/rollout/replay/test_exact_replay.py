@@ -8,6 +8,7 @@ from consumers.rollout.agents.base import Agent
 from consumers.rollout.agents.state import CutReason
 from consumers.rollout.engines.base import Finish
 from consumers.rollout.interactions.base import Interaction
+from consumers.rollout.replay import parts
 from consumers.rollout.tools.box import ToolBox
 from consumers.rollout.tools.calculator import calculator
 from consumers.rollout.tools.tool import tool
@@ -147,6 +148,19 @@ async def test_replies_come_from_the_record_and_so_does_an_opening_of_the_agents
     assert next(step.phase for step in replayed.steps if step.event == "reply") == (
         AgentPhase.INTERACTING
     )
+
+
+async def test_a_reply_that_no_budget_bounds_is_a_difference(renderer, monkeypatch):
+    """A record that claims to have had no room left in 2**48 tokens."""
+    task = make_task(agent=f"{HERE}:Tired", max_response_tokens=60)
+    rollout = await recorded(renderer, task, ["one<|im_end|>"])
+    assert rollout.finish_reason == "length"
+    monkeypatch.setattr(parts, "_LONGEST_REPLY", 500)
+    endless = task.budgets.model_copy(update={"max_response_tokens": 2**48})
+    replayed = await replay(
+        stage(renderer, {}), rollout, task.model_copy(update={"budgets": endless})
+    )
+    assert replayed.difference is not None
 
 
 async def test_versions_that_change_inside_a_request_are_repeated(renderer):
