@@ -71,10 +71,9 @@ def run(options: argparse.Namespace) -> int:
     """Replay; the exit code.
 
     Raises:
-        ConfigError: The command line asks for nothing that can be done.
+        ConfigError: The command line asks for nothing that can be done, or of a queue that is not.
         BrokerUnreachable: No broker answers.
         DeadlinePassed: It stopped answering.
-        Unroutable: It has no such queue.
     """
     _check(options)
     set_up_logging("replay", stream=sys.stderr)
@@ -125,6 +124,8 @@ async def _replay(options: argparse.Namespace, found: Run | None) -> None:
             goal.name += f" at {mask_url(url)}"
         elif not options.dry_run:
             goal = _goal_here(options, here, replay)
+        if isinstance(goal, FileTarget):
+            stack.callback(goal.discard)
         chosen = Selection.of(options)
         replaying = Replaying(replay, chosen, goal, Pace(options.speed))
         await replaying.run(await _source(options, here, chosen, replaying))

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from infra.amqp.connection import Broker
+from infra.amqp.errors import Unroutable
 from infra.amqp.message import MAX_BODY_BYTES, Outgoing
 from infra.amqp.topology import QUEUE_NAMES, RECORDING
 from infra.roles.errors import ConfigError, DeadlinePassed, WarrenError
@@ -63,11 +66,17 @@ class QueueTarget:
 
         Raises:
             DeadlinePassed: They do not come.
-            Unroutable: There is no such queue.
+            ConfigError: There is no such queue.
         """
         try:
             async with asyncio.timeout(CONFIRM_S):
                 await self._broker.publish_all([self._outgoing(message) for message in messages])
+        except Unroutable as error:
+            raise ConfigError(
+                f"not sent to {self.name}: {error.args[0]}",
+                hint=f"queues of a run: {', '.join(QUEUE_NAMES[:-1])}; they are there from its "
+                "first start",
+            ) from error
         except TimeoutError:
             raise DeadlinePassed(
                 f"waited {CONFIRM_S:.0f} s for the broker to confirm {len(messages)} messages",
@@ -100,9 +109,9 @@ class FileTarget:
             raise ConfigError(f"{path} exists", hint="remove it, or choose another name")
         self.name = str(path)
         self._path = path
-        self._part = path.with_name(f"{path.name}.part")
+        self._part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
-            self._file = self._part.open("wb")
+            self._file = self._part.open("xb")
         except OSError as error:
             raise ConfigError(f"{self._part} cannot be written: {error.strerror}") from error
 
@@ -122,6 +131,7 @@ class FileTarget:
         """Give the file its name.
 
         Raises:
+            ConfigError: Somebody else has taken the name meanwhile.
             WarrenError: The disk does not take it.
         """
 
@@ -129,9 +139,27 @@ class FileTarget:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._part.rename(self._path)
+            self._take_name()
 
         self._written(end)
+
+    def discard(self) -> None:
+        """Leave nothing of a file that has not got its name."""
+        with suppress(OSError):  # closing may write
+            self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def _take_name(self) -> None:
+        try:
+            os.link(self._part, self._path)
+        except OSError as error:
+            if isinstance(error, FileExistsError) or self._path.exists():
+                raise ConfigError(
+                    f"{self._path} exists: it was written meanwhile", hint="choose another name"
+                ) from None
+            self._part.rename(self._path)  # a file system without links
+        else:
+            self._part.unlink()
 
     def _written(self, write: Callable[[], None]) -> None:
         try:
