@@ -73,7 +73,7 @@ class QueueTarget:
                 await self._broker.publish_all([self._outgoing(message) for message in messages])
         except Unroutable as error:
             raise ConfigError(
-                f"not sent to {self.name}: {error.args[0]}",
+                f"not all is sent to {self.name}: {error.args[0]}",
                 hint=f"queues of a run: {', '.join(QUEUE_NAMES[:-1])}; they are there from its "
                 "first start",
             ) from error
