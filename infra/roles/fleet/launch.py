@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.observe.banner import banner
+from infra.observe.harmless import harmless
 from infra.observe.logs import set_up_logging
 from infra.observe.relay import Relay
 from infra.observe.resources import ResourceSampler
@@ -162,7 +163,7 @@ def _broker_processes(broker: RunBroker) -> set[int]:
 
 
 def _name_failure(child: RoleProcess, code: int) -> None:
-    lines = "".join(f"    {line}\n" for line in child.last_lines())
+    lines = "".join(f"    {harmless(line)}\n" for line in child.last_lines())
     sys.stdout.write(f"\n{child.name} died: {exit_words(code)}. The end of {child.log}:\n{lines}\n")
     sys.stdout.flush()
 
