@@ -16,6 +16,9 @@ from urllib.parse import quote, unquote, urlsplit
 from infra.amqp.errors import ManagementUnreachable
 from infra.amqp.url import mask_url
 
+_LARGEST = 2**63
+"""No number that a broker tells is larger: it stays one that can be added and written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
@@ -216,18 +219,22 @@ class Management:
 def _row(queue: Mapping[str, Any], prefix: str) -> QueueRow:
     stats = queue.get("message_stats") or {}
 
+    def count(name: str) -> int:
+        return min(int(queue.get(name) or 0), _LARGEST)
+
     def rate(name: str) -> float:
-        return float((stats.get(f"{name}_details") or {}).get("rate") or 0.0)
+        said = float((stats.get(f"{name}_details") or {}).get("rate") or 0.0)
+        return min(said, float(_LARGEST))
 
     return QueueRow(
         name=str(queue["name"]).removeprefix(prefix),
-        num_ready=int(queue.get("messages_ready") or 0),
-        num_unacked=int(queue.get("messages_unacknowledged") or 0),
-        num_consumers=int(queue.get("consumers") or 0),
-        ready_bytes=int(queue.get("message_bytes_ready") or 0),
+        num_ready=count("messages_ready"),
+        num_unacked=count("messages_unacknowledged"),
+        num_consumers=count("consumers"),
+        ready_bytes=count("message_bytes_ready"),
         publish_rate=rate("publish"),
         deliver_rate=rate("deliver_get"),
-        total_bytes=int(queue.get("message_bytes") or 0),
+        total_bytes=count("message_bytes"),
         max_messages=_limit(queue, "max-length"),
         max_bytes=_limit(queue, "max-length-bytes"),
     )
@@ -239,4 +246,4 @@ def _limit(queue: Mapping[str, Any], name: str) -> int | None:
         (queue.get("arguments") or {}).get(f"x-{name}"),
         (queue.get("effective_policy_definition") or {}).get(name),
     )
-    return min((value for value in said if type(value) is int), default=None)
+    return min((min(value, _LARGEST) for value in said if type(value) is int), default=None)

@@ -1,5 +1,6 @@
 """Text and numbers for a terminal. Text may come from anywhere: nothing in it may steer it."""
 
+import math
 import unicodedata
 
 MAX_CHARS = 400
@@ -39,8 +40,9 @@ def human_seconds(seconds: float) -> str:
 
 def sparkline(values: tuple[float, ...], width: int) -> str:
     """The newest `width` values as blocks between their smallest and largest."""
-    newest = values[-width:]
+    newest = [value / 2 for value in values[-width:] if math.isfinite(value)]
     low, high = min(newest, default=0.0), max(newest, default=0.0)
-    if high == low:
+    span = high - low  # of halves: that of any two floats is finite
+    if not span:
         return "▄" * len(newest)
-    return "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / (high - low))] for value in newest)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * ((value - low) / span))] for value in newest)

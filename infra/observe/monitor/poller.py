@@ -8,7 +8,6 @@ from urllib.parse import unquote
 from infra.amqp.admin import Management, QueueRow
 from infra.amqp.errors import ManagementUnreachable
 from infra.amqp.url import management_url, parse_url
-from infra.roles.errors import WarrenError
 
 _PERIOD_S = 2.0
 _TIMEOUT_S = 3.0
@@ -53,7 +52,7 @@ class Poller:
                 self.told = self._ask()
             except ManagementUnreachable as error:
                 self.told = Told(error=str(error).partition("\n")[0])
-            except (WarrenError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except Exception as error:  # the boundary of one question: it is asked again
                 self.told = Told(error=f"{type(error).__name__}: {error}".partition("\n")[0])
             self._stop.wait(_PERIOD_S)
 

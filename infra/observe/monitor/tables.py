@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.amqp.topology import RECORDING
-from infra.observe.monitor.clean import human_bytes, human_count, human_seconds
+from infra.observe.monitor.clean import clean, human_bytes, human_count, human_seconds
 from infra.observe.monitor.picture import Picture
 from infra.observe.monitor.scene import QueueSeen, WorkerSeen
 
@@ -91,7 +91,7 @@ def worker_table(workers: Sequence[WorkerSeen], *, width: int, room: int | None)
             f"{one.slots_used}/{one.slots}" if one.slots else "-",
         ]
         if wide:
-            engine = one.rollout.engine if one.rollout is not None else "-"
+            engine = clean(one.rollout.engine, 40) if one.rollout is not None else "-"
             row += [engine, one.host, str(one.pid)]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row), since, what)
     if rest:

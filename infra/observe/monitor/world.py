@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from infra.amqp.admin import QueueRow
 from infra.amqp.codec import decode
@@ -32,6 +33,9 @@ _RATE_S = 10.0
 _LEFT_S = 6.0
 _REMEMBERED_S = {"failed": 60.0, "leaving": _LEFT_S}
 _FORGOTTEN_S = 120.0
+_MAX_COUNTERS = 100
+_LARGEST = 2.0**63
+"""Of a counter: sums of all workers' stay finite, and can be written as integers."""
 
 
 @dataclass(slots=True)
@@ -44,9 +48,14 @@ class _Worker:
         if beat.pid != self.beat.pid:
             self.past.clear()
         self.beat, self.at = beat, now
-        self.past.append((now, beat.counters))
+        self.past.append((now, _counters(beat)))
         while self.past and now - self.past[0][0] > _RATE_S:
             self.past.popleft()
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """The newest."""
+        return self.past[-1][1]
 
     def rates(self) -> dict[str, float]:
         if len(self.past) < 2:
@@ -220,12 +229,19 @@ def _seen(worker: _Worker, now: float) -> WorkerSeen:
         refuses=beat.refuses,
         error=clean(beat.error),
         before=clean(beat.before),
-        counters={clean(name, 40): value for name, value in list(beat.counters.items())[:100]},
+        counters=worker.counters,
         rates=worker.rates(),
         rollout=beat.rollout,
         reward=beat.reward,
         trainer=beat.trainer,
     )
+
+
+def _counters(beat: Heartbeat) -> dict[str, float]:
+    return {
+        clean(name, 40): max(-_LARGEST, min(value, _LARGEST))
+        for name, value in islice(beat.counters.items(), _MAX_COUNTERS)
+    }
 
 
 def _state(beat: Heartbeat, silent_s: float) -> str:

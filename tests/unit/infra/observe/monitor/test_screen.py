@@ -97,6 +97,12 @@ def test_without_the_management_api_it_says_what_is_not_known() -> None:
     assert any("prompts" in line and "?" in line for line in shown)
 
 
+def test_an_engine_s_name_cannot_steer_the_terminal() -> None:
+    text = "".join(lines(scene(rollout(engine="x\x1b]0;owned\x07\u202e")), 160, None))
+    assert "x·]0;owned··" in text
+    assert text.isprintable()
+
+
 def test_chosen_keeps_order_and_counts_the_rest() -> None:
     workers = [trainer(), producer(), *(rollout(number) for number in range(1, 9))]
     shown, rest = chosen(workers, 5)
@@ -138,4 +144,5 @@ def test_words_for_numbers() -> None:
     assert sparkline((0.0, 0.5, 1.0), 2) == "▁█"
     assert sparkline((0.5, 0.5), 8) == "▄▄"
     assert sparkline((), 8) == ""
+    assert sparkline((1e308, -1e308, float("nan"), 5e-324), 8) == "█▁▅"
     assert clean("a\tb\x1b[0m\n c") == "a b·[0m c"

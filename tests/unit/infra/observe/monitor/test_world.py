@@ -9,6 +9,7 @@ from infra.amqp.admin import QueueRow
 from infra.amqp.codec import encode
 from infra.amqp.listener import Hearing
 from infra.amqp.message import Delivery, Lease
+from infra.observe.monitor.picture import Picture
 from infra.observe.monitor.poller import Told
 from infra.observe.monitor.scene import Scene
 from infra.observe.monitor.world import World
@@ -134,6 +135,17 @@ def test_a_flood_of_names_is_bounded(world: World) -> None:
     for number in range(2100):
         world.hear(beat(f"w{number}"), 0.0)
     assert len(look(world, 0.0).workers) == 2048
+
+
+def test_absurd_counters_add_up(world: World) -> None:
+    for worker in ("rollout-1", "rollout-2"):
+        counters = {"interruptions": 1e308, "tokens_generated": -1e308}
+        world.hear(beat(worker, counters=counters, rollout={"engine": "e"}), 0.0)
+        counters = {"interruptions": -1e308, "tokens_generated": 1e308}
+        world.hear(beat(worker, counters=counters, rollout={"engine": "e"}), 2.0)
+    told = Picture.of(look(world, 2.0)).to_json()
+    assert told["rollouts"]["interruptions"] == -(2**64)
+    assert told["rollouts"]["tokens_per_s"] == 2.0**64
 
 
 def test_nothing_that_is_heard_steers_a_terminal(world: World) -> None:
