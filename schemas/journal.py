@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.base import Frozen
+from schemas.base import Count, Frozen, Int64
 from schemas.headers import Purpose
-
-Count = Annotated[int, Field(ge=0)]
 
 
 class Opened(Frozen):
@@ -67,16 +65,16 @@ class Arrived(Frozen):
     type: str
     message_id: str
     rollout_id: str
-    group: int
-    index: int
+    group: Int64
+    index: Int64
     """-1 in the failure of a credit: every member that the credit asked for."""
     attempt: Count = 0
     purpose: Purpose
     reward: float | None = None
     """Of a trajectory; None for a failure."""
-    oldest_version: int | None = None
+    oldest_version: Int64 | None = None
     """Of a trajectory's sampled tokens."""
-    newest_version: int | None = None
+    newest_version: Int64 | None = None
     num_tokens: Count = 0
     error: str = ""
     """Of a failure, one line."""
@@ -90,8 +88,8 @@ class Late(Frozen):
     record: Literal["late"] = "late"
     type: str
     rollout_id: str
-    group: int
-    index: int
+    group: Int64
+    index: Int64
     attempt: Count = 0
     purpose: Purpose = Purpose.TRAIN
 
@@ -103,7 +101,7 @@ class Requeued(Frozen):
     record: Literal["requeued"] = "requeued"
     rollout_id: str
     group: Count
-    index: int
+    index: Int64
     """-1: every dead member."""
     purpose: Purpose = Purpose.TRAIN
     letter: str
@@ -126,7 +124,7 @@ class Batch(Frozen):
 
     record: Literal["batch"] = "batch"
     step: Count
-    version: int
+    version: Int64
     """Of the weights about to be updated."""
     groups: tuple[Count, ...]
     members: tuple[str, ...]

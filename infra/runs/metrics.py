@@ -45,14 +45,16 @@ class MetricsFile:
 
 
 def read_metrics(path: Path, kind: Kind | None = None) -> Iterator[dict[str, Any]]:
-    """Lines of one kind, or all of them; a line that a crash tore is skipped."""
-    if not path.exists():
+    """Lines of one kind, or all of them; what a crash tore, or is no line of ours, is skipped."""
+    if not path.is_file():
         return
     with path.open("rb") as file:
         for line in file:
             try:
                 values = orjson.loads(line)
             except orjson.JSONDecodeError:
+                continue
+            if not isinstance(values, dict) or "kind" not in values:
                 continue
             if kind is None or values["kind"] == kind:
                 yield values

@@ -87,10 +87,10 @@ class Answers:
                 "groups": ends,
                 "steps": len(index.steps),
                 "version": index.version,
-                "problem": index.problem,
             }
-        config = run.config
-        return {**run.glance(), **known, **self._reading(run), "recipe": config and {
+        config, glance = run.config, run.glance()
+        known |= {**self._reading(run), "problem": index.problem or glance["problem"]}
+        return {**glance, **known, "recipe": config and {
             "model": config.model.path, "engine": config.rollout.engine,
             "group_size": config.algorithm.group_size,
             "groups_per_step": config.algorithm.groups_per_step,

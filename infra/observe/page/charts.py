@@ -4,8 +4,8 @@ can show."""
 import math
 from typing import Any
 
-from infra.observe.page.runs import Run, step_lines
-from infra.runs.metrics import read_metrics
+from infra.observe.page.rollout import spread
+from infra.observe.page.runs import Run, lines_by, number_in
 
 MAX_POINTS = 400
 _NOT_DRAWN = frozenset({"step", "kind"})
@@ -16,27 +16,21 @@ def chart_columns(run: Run) -> dict[str, Any]:
 
     Long runs are thinned: each point is the mean of `every` steps in a row.
     """
-    steps, evals = step_lines(run.folder.metrics), _evaluations(run)
+    steps = lines_by(run.folder.metrics, "step", "step")
+    evals = lines_by(run.folder.metrics, "eval", "version")
     every = math.ceil(len(steps) / MAX_POINTS) or 1
     return {
         "every": every,
         "steps": _columns(steps, "step", every),
         "evals": _columns(evals, "step", 1),
-        "end": next(iter(list(read_metrics(run.folder.metrics, "end"))[-1:]), None),
     }
-
-
-def _evaluations(run: Run) -> list[dict[str, Any]]:
-    """One line for each version: the last that was written."""
-    lines = {line["version"]: line for line in read_metrics(run.folder.metrics, "eval")}
-    return [lines[version] for version in sorted(lines)]
 
 
 def _columns(lines: list[dict[str, Any]], axis: str, every: int) -> dict[str, Any]:
     names = {name: None for line in lines for name, value in line.items() if _drawn(name, value)}
     chunks = [lines[start : start + every] for start in range(0, len(lines), every)]
     columns = {name: [_mean(name, chunk) for chunk in chunks] for name in names}
-    return {"x": [chunk[-1].get(axis, 0) for chunk in chunks], "columns": columns}
+    return {"x": [number_in(chunk[-1], axis) or 0 for chunk in chunks], "columns": columns}
 
 
 def _drawn(name: str, value: Any) -> bool:
@@ -46,4 +40,5 @@ def _drawn(name: str, value: Any) -> bool:
 def _mean(name: str, chunk: list[dict[str, Any]]) -> float | None:
     values = [line[name] for line in chunk if isinstance(line.get(name), int | float)]
     finite = [float(value) for value in values if math.isfinite(value)]
-    return float(f"{math.fsum(finite) / len(finite):.6g}") if finite else None
+    mean = spread(finite)["mean"]
+    return None if mean is None else float(f"{mean:.6g}")

@@ -7,6 +7,7 @@ fill()     reads bodies, for facts that only they tell; a thread goes through al
 import logging
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
@@ -15,6 +16,7 @@ from infra.observe.page.facts import Group, Inside, Row, Step, group_key, inside
 from infra.roles.errors import WarrenError
 from infra.runs.journal_reader import Entry, JournalReader, Position, Stretch
 from infra.runs.recorded import trajectory_of
+from schemas.base import encodable
 from schemas.headers import Purpose
 from schemas.journal import (
     Arrived,
@@ -63,14 +65,12 @@ class Index:
     def update(self) -> None:
         """Take in what was written since the last time."""
         with self.lock:
-            sizes = {
-                path.name: path.stat().st_size for path in sorted(self._journal.glob("*.journal"))
-            }
-            if sizes == self._sizes:
-                return
-            self._sizes = sizes
-            self.problem = ""
             try:
+                sizes = segment_sizes(self._journal)
+                if sizes == self._sizes:
+                    return
+                self._sizes = sizes
+                self.problem = ""
                 if self._end is not None and not _continues(self.reader.history(), self._end):
                     self._forget()
                     self._sizes = sizes
@@ -78,7 +78,7 @@ class Index:
                     self._take(entry)
                     self._end = entry.end
             except (WarrenError, OSError) as error:
-                self.problem = str(error)
+                self.problem = encodable(str(error))
 
     def _take(self, entry: Entry) -> None:
         record: JournalRecord = entry.record
@@ -215,7 +215,20 @@ class Index:
         try:
             return inside(self.body(row)[1])
         except (BadMessage, WarrenError, OSError) as error:
-            return Inside(problem=str(error))
+            return Inside(problem=encodable(str(error)))
+
+
+def segment_sizes(journal: Path) -> dict[str, int]:
+    """Bytes of each segment, oldest first; one that is removed meanwhile is left out.
+
+    Raises:
+        OSError: The folder may not be looked into.
+    """
+    sizes = {}
+    for path in sorted(journal.glob("*.journal")):
+        with suppress(FileNotFoundError):
+            sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 def _continues(history: list[Stretch], end: Position) -> bool:

@@ -157,9 +157,19 @@ def _envelope(record: Arrived) -> Envelope:
 
 
 def spread(rewards: list[float]) -> dict[str, float | None]:
-    """Mean, deviation (of the population), least and greatest; None without rewards."""
+    """Mean, deviation (of the population), least and greatest; None without rewards.
+
+    Sums and squares are of rewards by a power of two, which is exact: so none of them overflows.
+    """
     if not rewards:
         return {"mean": None, "std": None, "min": None, "max": None}
-    mean = math.fsum(rewards) / len(rewards)
-    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)
-    return {"mean": mean, "std": math.sqrt(variance), "min": min(rewards), "max": max(rewards)}
+    scale = 2.0 ** (math.frexp(max(map(abs, rewards)))[1] - 1)
+    scaled = [reward / scale for reward in rewards]
+    mean = math.fsum(scaled) / len(scaled)
+    variance = math.fsum((reward - mean) * (reward - mean) for reward in scaled) / len(scaled)
+    return {
+        "mean": mean * scale,
+        "std": math.sqrt(variance) * scale,
+        "min": min(rewards),
+        "max": max(rewards),
+    }

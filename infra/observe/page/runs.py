@@ -1,5 +1,8 @@
 """Which runs there are below a folder, and one run with its index and its tokenizer."""
 
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -8,24 +11,36 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from infra.observe.page.index import Index
+from infra.observe.page.index import Index, segment_sizes
 from infra.observe.page.pieces import Pieces
 from infra.runs.folder import RunFolder
-from infra.runs.metrics import read_metrics
+from infra.runs.metrics import Kind, read_metrics
+from schemas.base import MAX_COUNT, encodable
 from schemas.config import RunConfig
+
+MAX_CONFIG_BYTES = 4 << 20
+"""A longer recipe is not read to its end, so it is none."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is one of a run that has begun."""
+    """Whether a folder is one of a run that has begun; not when it may not be looked into."""
     run = RunFolder(folder)
-    return run.metrics.is_file() or run.journal.is_dir()
+    try:
+        return run.metrics.is_file() or run.journal.is_dir()
+    except OSError:
+        return False
+
+
+def shown_name(folder: Path) -> str:
+    r"""A folder's name as text: a byte that is no UTF-8 becomes `\xff`."""
+    return os.fsencode(folder.name).decode("utf-8", "backslashreplace")
 
 
 class Run:
     """One run folder."""
 
     def __init__(self, root: Path) -> None:
-        self.name = root.name
+        self.name = shown_name(root)
         self.folder = RunFolder(root)
         self.index = Index(self.folder.journal)
 
@@ -33,7 +48,10 @@ class Run:
     def config(self) -> RunConfig | None:
         """Its recipe; None when `config.json` is missing or of another version."""
         try:
-            return RunConfig.model_validate_json(self.folder.config.read_bytes())
+            if not self.folder.config.is_file():  # a pipe or a device has no end
+                return None
+            with self.folder.config.open("rb") as file:
+                return RunConfig.model_validate_json(file.read(MAX_CONFIG_BYTES))
         except (OSError, ValidationError):
             return None
 
@@ -48,21 +66,33 @@ class Run:
 
     def stamp(self) -> str:
         """Changes when there is something new to show."""
-        paths = (self.folder.metrics, *sorted(self.folder.journal.glob("*.journal"))[-1:])
-        sizes = [f"{path.name}:{path.stat().st_size}" for path in paths if path.exists()]
-        return " ".join([*sizes, str(self.index.num_known)])
+        sizes = {}
+        with suppress(OSError):
+            sizes["metrics"] = self.folder.metrics.stat().st_size
+        with suppress(OSError):
+            sizes |= list(segment_sizes(self.folder.journal).items())[-1:]
+        said = [f"{name}:{size}" for name, size in sizes.items()]
+        return encodable(" ".join([*said, str(self.index.num_known)]))
 
     def glance(self) -> dict[str, Any]:
-        """What the list of runs says of it: read from the end of the metrics file."""
+        """What the list of runs says of it: read from the end of the metrics file. `problem` says
+        why that cannot be read."""
+        steps_asked = min(self.config.run.steps, MAX_COUNT) if self.config is not None else None
+        known = {"name": self.name, "steps_asked": steps_asked, "problem": ""}
+        try:
+            return known | self._newest()
+        except OSError as error:
+            unknown = dict.fromkeys(("reward", "eval_reward", "changed"))
+            return known | unknown | {"step": 0, "ended": False, "problem": encodable(str(error))}
+
+    def _newest(self) -> dict[str, Any]:
         step = last_line(self.folder.metrics, b'"kind":"step"')
         evaluation = last_line(self.folder.metrics, b'"kind":"eval"')
         ended = last_line(self.folder.metrics, b'"kind":"end"')
         return {
-            "name": self.name,
-            "steps_asked": self.config.run.steps if self.config is not None else None,
-            "step": step.get("step", 0),
-            "reward": step.get("arrived/reward"),
-            "eval_reward": evaluation.get("eval/reward"),
+            "step": number_in(step, "step") or 0,
+            "reward": number_in(step, "arrived/reward"),
+            "eval_reward": number_in(evaluation, "eval/reward"),
             "ended": bool(ended),
             "changed": max(
                 (path.stat().st_mtime for path in (self.folder.metrics, self.folder.journal)
@@ -85,10 +115,11 @@ class Runs:
         children = [self._root] if self.single else sorted(self._root.iterdir())
         with self._lock:
             for child in children:
-                if child.name in self._runs or not child.is_dir() or not is_run(child):
+                name = shown_name(child)
+                if name in self._runs or not child.is_dir() or not is_run(child):
                     continue
                 if self.single or not child.is_symlink():
-                    self._runs[child.name] = Run(child)
+                    self._runs[name] = Run(child)
             return list(self._runs.values())
 
     def get(self, name: str) -> Run | None:
@@ -104,7 +135,7 @@ def last_line(path: Path, mark: bytes, *, tail_bytes: int = 1 << 20) -> dict[str
         return {}
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - tail_bytes))
-        lines = file.read().split(b"\n")
+        lines = file.read(tail_bytes).split(b"\n")
     for line in reversed(lines):
         if line.startswith(b"{" + mark):
             try:
@@ -115,7 +146,18 @@ def last_line(path: Path, mark: bytes, *, tail_bytes: int = 1 << 20) -> dict[str
     return {}
 
 
-def step_lines(path: Path) -> list[dict[str, Any]]:
-    """Lines of steps, in their order; of a step that was taken again, the last."""
-    by_step = {line["step"]: line for line in read_metrics(path, "step")}
-    return [by_step[step] for step in sorted(by_step)]
+def lines_by(path: Path, kind: Kind, name: str) -> list[dict[str, Any]]:
+    """Lines of a kind in the order of a number in them; of those with the same, the last. Lines
+    without it are left out."""
+    lines: dict[float, dict[str, Any]] = {}
+    for line in read_metrics(path, kind):
+        place = number_in(line, name)
+        if place is not None:
+            lines[place] = line
+    return [lines[place] for place in sorted(lines)]
+
+
+def number_in(line: Mapping[str, Any], name: str) -> float | None:
+    """A number of a metrics line; None when there is none of this name."""
+    value = line.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

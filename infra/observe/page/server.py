@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (BadQuery, ValueError) as error:
             self._problem(HTTPStatus.BAD_REQUEST, str(error))
         except Exception as error:  # the boundary of one request: the next one is answered
-            logger.exception("cannot answer %s?%s", what, words)
+            logger.exception("cannot answer %r?%r", what, words)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         else:
             self._send(HTTPStatus.OK, "application/json", content)

@@ -1,6 +1,6 @@
 // The runs of a folder.
 
-import { badge, h, num } from "./dom.js";
+import { badge, h, num, visible } from "./dom.js";
 import { table } from "./table.js";
 import { ask, link } from "./wire.js";
 
@@ -16,11 +16,16 @@ export function runs() {
   };
 }
 
+function state(run) {
+  if (run.problem) return h("span", { class: "bad-text" }, visible(run.problem));
+  return run.ended ? badge("ended", "scored") : badge("not ended", "open");
+}
+
 const COLUMNS = [
   ["Run", (run) => run.name, "link"],
   ["Step", (run) => `${num(run.step)}${run.steps_asked ? ` / ${num(run.steps_asked)}` : ""}`, "number"],
   ["Reward", (run) => num(run.reward), "number"],
   ["Evaluation", (run) => num(run.eval_reward), "number"],
-  ["State", (run) => (run.ended ? badge("ended", "scored") : badge("not ended", "open"))],
+  ["State", (run) => state(run)],
   ["Last change", (run) => (run.changed ? new Date(run.changed * 1000).toLocaleString() : "–")],
 ];
