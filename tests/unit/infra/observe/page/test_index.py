@@ -98,4 +98,4 @@ def test_a_removed_segment_leaves_its_rows_without_bodies(tmp_path: Path) -> Non
     index.fill(index.rows[:1])
     facts = index.rows[0].inside
     assert facts is not None
-    assert "No such file" in facts.problem
+    assert "was trimmed" in facts.problem
