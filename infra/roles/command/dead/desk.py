@@ -26,11 +26,12 @@ from infra.roles.broker_url import find_url
 from infra.roles.command.control import CONNECT_S, operator
 from infra.roles.command.dead.letter import Letter, read_letter
 from infra.roles.command.target import add_run_option, target
-from infra.roles.errors import ConfigError
+from infra.roles.errors import ConfigError, DeadlinePassed
 from schemas.control import RunState
 
 QUEUE = "dead_letters"
 _AT_ONCE = 16
+_TAKE_S = 30.0
 
 T = TypeVar("T")
 
@@ -130,13 +131,30 @@ def at_desk(options: Namespace, work: Callable[[Broker], Awaitable[T]]) -> T:
     return asyncio.run(connected())
 
 
-async def browse(broker: Broker, choice: Choice) -> AsyncIterator[tuple[Letter, Delivery]]:
+async def browse(
+    broker: Broker, choice: Choice, *, timeout_s: float = _TAKE_S
+) -> AsyncIterator[tuple[Letter, Delivery]]:
     """Each letter that is meant, once, of those that lie in the queue now. Nobody else gets them
-    until we disconnect; then what was not acknowledged lies there again."""
+    until we disconnect; then what was not acknowledged lies there again.
+
+    Args:
+        timeout_s: Of waiting for the next letters.
+
+    Raises:
+        DeadlinePassed: The queue has more, and gave none in time.
+    """
     ready, _ = await broker.depth(QUEUE)
     seen = 0
     while seen < ready:
-        deliveries = await broker.take(QUEUE, limit=min(_AT_ONCE, ready - seen))
+        try:
+            async with asyncio.timeout(timeout_s):
+                deliveries = await broker.take(QUEUE, limit=min(_AT_ONCE, ready - seen))
+        except TimeoutError as error:
+            raise DeadlinePassed(
+                f"{QUEUE!r} has {ready - seen} more letters and gave none within {timeout_s:.0f} s",
+                hint="'run.py monitor' shows whether the broker answers; then look again: what "
+                "was not dropped or requeued before still lies there",
+            ) from error
         seen += len(deliveries)
         for delivery in deliveries:
             letter = read_letter(delivery)

@@ -29,6 +29,8 @@ from schemas.control import RunState
 from schemas.headers import Purpose
 from schemas.work import Requeue
 
+_CUT = "the connection was lost and the letter lies in the queue again"
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Of the command line."""
@@ -41,9 +43,10 @@ def run(options: Namespace) -> int:
     Raises:
         BrokerUnreachable: No broker answers.
         ConfigError: There is none such.
+        DeadlinePassed: The queue gives none of those that it has.
     """
     choice = choice_of(options)
-    done, refused, trained = at_desk(options, lambda broker: _requeue(broker, choice))
+    done, refused, trained = at_desk(options, lambda broker: requeue(broker, choice))
     if options.json:
         sys.stdout.write(json.dumps({"requeued": done, "refused": refused}) + "\n")
     else:
@@ -57,9 +60,10 @@ def run(options: Namespace) -> int:
     return ExitCode.FAILED if refused else ExitCode.DONE
 
 
-async def _requeue(
+async def requeue(
     broker: Broker, choice: Choice
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
+    """Those requeued, those not with their reasons, and whether a trainer is heard."""
     state = await trainers_word(broker)
     done: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
@@ -68,9 +72,14 @@ async def _requeue(
         if reason := why_not(letter) or _not_now(letter, state):
             refused.append({**one, "reason": reason})
             continue
+        if not broker.held(delivery):
+            refused.append({**one, "reason": f"{_CUT}; it waits for another requeue"})
+            continue
         await broker.publish(wish(letter, app_id=broker.app_id))
-        broker.ack(delivery)
-        done.append(one)
+        if broker.ack(delivery):
+            done.append(one)
+        else:
+            refused.append({**one, "reason": f"{_CUT}, though the trainer has been asked for it"})
     return done, refused, state is not None
 
 
