@@ -21,6 +21,7 @@ from typing import Any
 import pika
 from pika import exceptions
 
+from infra.amqp.io import strange_headers
 from infra.amqp.io.faults import NOT_FOUND, PIKA_ERRORS, LinkLost, describe, fatal, reply_code
 from infra.amqp.io.link import connection_parameters
 from infra.amqp.io.wire import to_delivery
@@ -91,6 +92,7 @@ class Listener:
         return taken
 
     def _live(self) -> None:
+        strange_headers.tolerate()
         while not self._stop.is_set():
             connection = None
             try:
@@ -105,9 +107,11 @@ class Listener:
             except (*PIKA_ERRORS, LinkLost, WarrenError) as error:
                 refused = fatal(error, address=self.hearing.address)
                 self._down(str(refused).partition("\n")[0] if refused else describe(error))
+            except Exception as error:  # the boundary to files and bytes of others: it goes on
+                self._down(describe(error))
             finally:
                 if connection is not None and connection.is_open:
-                    with suppress(*PIKA_ERRORS):
+                    with suppress(Exception):  # the same boundary: what is left is read
                         connection.close()
             self._stop.wait(_PAUSE_S)
 
