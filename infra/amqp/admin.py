@@ -6,6 +6,7 @@ Decisions ask the broker itself (`Broker.depth`).
 import base64
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,10 @@ from infra.amqp.url import mask_url
 
 _LARGEST = 2**63
 """No number that a broker tells is larger: it stays one that can be added and written."""
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""A broker with 50000 queues says less."""
+_READ_BYTES = 64 * 1024
+_ELSEWHERE = "is the management plugin enabled? WARREN_MANAGEMENT_URL names another place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +47,20 @@ class QueueRow:
     """By an argument or a policy."""
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """They would carry the login to wherever the answer says."""
+
+    def redirect_request(self, *_: object) -> None:
+        """None: the answer becomes an `HTTPError`."""
+
+
 class Management:
     """A small client of the management API. Blocking.
 
     Args:
         url: Base URL with credentials, `http://user:password@host:15672`.
         vhost: Virtual host of the run.
+        timeout_s: Until an answer begins, and then until all of it is there.
     """
 
     def __init__(self, url: str, *, vhost: str = "/", timeout_s: float = 5.0) -> None:
@@ -57,7 +70,7 @@ class Management:
         self._timeout_s = timeout_s
         userinfo = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         self._authorization = "Basic " + base64.b64encode(userinfo.encode()).decode("ascii")
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 
     def queues(self, run: str) -> list[QueueRow]:
         """The queues of a run, by name.
@@ -161,7 +174,7 @@ class Management:
         """
         asked = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
         path = f"/api/queues/{self._vhost}/{quote(queue, safe='')}/get"
-        found: list[Mapping[str, Any]] = json.loads(self._call("POST", path, asked))
+        found: list[Mapping[str, Any]] = self._ask("POST", path, asked)
         return found
 
     def delete_queue(self, run: str, queue: str) -> None:
@@ -191,7 +204,16 @@ class Management:
         self._call("PUT", f"/api/queues/{self._vhost}/{quote(name, safe='')}", body)
 
     def _get(self, path: str) -> Any:
-        return json.loads(self._call("GET", path) or b"null")
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, content: object = None) -> Any:
+        body = self._call(method, path, content) or b"null"
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ManagementUnreachable(
+                f"{method} {path} at {self._base}: no JSON: {type(error).__name__}", hint=_ELSEWHERE
+            ) from error
 
     def _call(self, method: str, path: str, content: object = None) -> bytes:
         request = urllib.request.Request(
@@ -202,18 +224,41 @@ class Management:
         )
         try:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
-                body: bytes = answer.read()
-                return body
+                return _read(answer, self._timeout_s)
         except urllib.error.HTTPError as error:
             raise ManagementUnreachable(
                 f"{method} {path} at {self._base}: HTTP {error.code}",
-                hint="is the user tagged `monitoring` or `administrator`?",
+                hint=_ELSEWHERE
+                if 300 <= error.code < 400
+                else "is the user tagged `monitoring` or `administrator`?",
             ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ManagementUnreachable(
                 f"{method} {path} at {mask_url(self._base)}: {error}",
-                hint="is the management plugin enabled? WARREN_MANAGEMENT_URL names another place",
+                hint=_ELSEWHERE,
             ) from error
+
+
+def _read(answer: http.client.HTTPResponse, timeout_s: float) -> bytes:
+    """All of it.
+
+    Raises:
+        TimeoutError: It takes longer.
+        ValueError: It is larger than any broker's.
+        http.client.IncompleteRead: It breaks off.
+    """
+    stated = answer.length
+    deadline = time.monotonic() + timeout_s
+    body = bytearray()
+    while piece := answer.read1(_READ_BYTES):
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the answer did not end within {timeout_s:.0f} s")
+    if stated is not None and len(body) < stated:
+        raise http.client.IncompleteRead(bytes(body), stated - len(body))
+    return bytes(body)
 
 
 def _row(queue: Mapping[str, Any], prefix: str) -> QueueRow:
