@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from infra.amqp.codec import decode, encode
 from infra.amqp.connection import Broker
 from infra.amqp.dead import give_up, original_message
-from infra.amqp.message import Outgoing
+from infra.amqp.message import Delivery, Outgoing
+from infra.roles.command.dead import drop as dropping
+from infra.roles.command.dead.desk import Choice, browse
+from infra.roles.command.dead.letter import Letter
 from schemas.headers import Headers
 from schemas.work import Failure, FailureKind, Requeue
 from tests.broker_fixtures import Connect
@@ -152,3 +156,31 @@ async def test_a_letter_is_there_or_wished_back_wherever_the_tool_is_killed(
     found = await wishes(broker)
     assert sorted(wish.letter for wish in found) == [f"Rollout:3.{n}.dead" for n in range(3)]
     assert all("data_attempts" not in wish.original.headers for wish in found)
+
+
+async def test_what_a_lost_connection_gave_back_was_not_dropped(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(3):
+        await die(broker, index)
+    operator = await connect(app_id="operator/o")
+
+    async def cut(_broker: Broker, choice: Choice) -> AsyncIterator[tuple[Letter, Delivery]]:
+        """Between the first letter and the second."""
+        number = 0
+        async for letter, delivery in browse(_broker, choice):
+            if number == 1:
+                operator._post(operator._consume.drop, "cut by the test")
+                async with asyncio.timeout(30.0):
+                    while operator.held(delivery):
+                        await asyncio.sleep(0.01)
+            number += 1
+            yield letter, delivery
+
+    monkeypatch.setattr(dropping, "browse", cut)
+    outcome = await dropping.drop(operator, Choice(), sure=True)
+    assert (len(outcome.dropped), len(outcome.kept), outcome.cut) == (1, 2, True)
+    left: set[str] = set()
+    async with asyncio.timeout(30.0):
+        while not left >= {*outcome.kept}:
+            left |= {d.envelope.message_id for d in await broker.take("dead_letters", limit=3)}
