@@ -8,7 +8,7 @@ import pytest
 from infra.amqp.admin import Management
 from infra.amqp.local_broker import LocalBroker
 from infra.amqp.url import management_url
-from tests.e2e.runs import RunRecord, finish, write_recipe
+from tests.e2e.runs import RunRecord, eventually, finish, write_recipe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
@@ -27,5 +27,8 @@ def test_a_run_trains_on_imported_definitions(
     code, said = finish(tmp_path, "up", recipe, *settings, url=killable_node.url)
     assert code == 0, said
     RunRecord(tmp_path / "runs" / "managed").check_whole(steps=2)
-    policies = Management(management_url(killable_node.url)).policies_of("managed")
-    assert policies["prompts"] == "managed.work"
+    pages = Management(management_url(killable_node.url))
+    eventually(
+        lambda: pages.policies_of("managed").get("prompts") == "managed.work",
+        "that the management pages, which lag behind, tell the policy of `prompts`",
+    )
