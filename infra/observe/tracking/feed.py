@@ -4,10 +4,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from infra.observe.tracking.tracker import Factory, TrackedRun
 from infra.runs.metrics import Kind
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +63,23 @@ class Feed:
             self._say_once(f"does not end within {timeout_s:g} s: left behind")
 
     def _work(self) -> None:
-        try:
-            tracker = self._factory(self._run)
-        except Exception as error:  # the boundary to trackers
+        tracker = self._tried(
+            "cannot begin, the run goes on without it", lambda: self._factory(self._run)
+        )
+        if tracker is None:
             self._over.set()
-            self._say_once(f"cannot begin, the run goes on without it: {_words(error)}")
             self._drain()
             return
         while (line := self._lines.get()) is not None:
-            try:
-                tracker.log(*line)
-            except Exception as error:  # likewise
-                self._say_once(f"did not take a line, the run goes on: {_words(error)}")
+            self._tried("did not take a line, the run goes on", partial(tracker.log, *line))
+        self._tried("did not close", tracker.close)
+
+    def _tried(self, what: str, call: Callable[[], T]) -> T | None:
         try:
-            tracker.close()
-        except Exception as error:  # likewise
-            self._say_once(f"did not close: {_words(error)}")
+            return call()
+        except Exception as error:  # the boundary to trackers
+            self._say_once(f"{what}: {_words(error)}")
+            return None
 
     def _drain(self) -> None:
         while self._lines.get() is not None:
