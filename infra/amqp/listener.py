@@ -31,7 +31,7 @@ from infra.amqp.url import address
 from infra.roles.errors import WarrenError
 
 _PAUSE_S = 1.0
-_GLANCE_S = 0.2
+_GLANCE_S = 0.5
 _DEPTHS_S = 2.0
 _CONNECT_S = 5.0
 _MOST = 10_000

@@ -8,8 +8,8 @@ is in flight. `python -m tests.benchmarks bf16_cuts [--engine E]`: how often a c
 `python -m tests.benchmarks soak [--minutes 60] [--folder DIR]`: exit code 1 when anything grows;
 `--read DIR/soak.jsonl` shows the table of a former one.
 `python -m tests.benchmarks page`: the page on 10,000 rollouts, in a real browser.
-`python -m tests.benchmarks observing [--pairs 5] [--steps 40] [--folder DIR]`: what recording, a
-monitor, Prometheus and trackers cost the demo.
+`python -m tests.benchmarks observing [--pairs 5] [--steps 40] [--parts recording,monitor]`: what
+recording, a monitor, Prometheus and TensorBoard cost the demo.
 `python -m tests.benchmarks diagnosis`: seconds until the monitor names each of ten faults.
 `python -m tests.benchmarks deltas [--steps 30] [--folder DIR]`: a model, fetched into DIR, trained.
 """
@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--syncs", type=int, default=20, help="weight updates in each mode")
     parser.add_argument("--minutes", type=float, default=60.0, help="of the soak")
     parser.add_argument("--pairs", type=int, default=5, help="of runs, observed and not")
+    parser.add_argument("--parts", default="", help="of observing, comma-separated; all")
     parser.add_argument(
         "--folder", type=Path, help="of the soak's run, the deltas' model, or the observed runs"
     )
@@ -194,7 +195,8 @@ def main() -> None:
             case "page":
                 show_page(options.rollouts)
             case "observing":
-                observing.show(options.pairs, options.steps or 40, options.folder)
+                parts = [part for part in options.parts.split(",") if part] or observing.PARTS
+                observing.show(options.pairs, options.steps or 40, options.folder, parts)
             case "diagnosis":
                 sys.exit(0 if diagnosis.show() else 1)
             case "soak":

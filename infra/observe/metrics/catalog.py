@@ -16,7 +16,7 @@ CATALOG: tuple[Metric, ...] = (*STEPS, *EVALS, *ENDS, *BEATS)
 PAGE = Path(__file__).with_name("README.md")
 
 _EXACT = {metric.name: metric for metric in CATALOG if not metric.labels}
-_PATTERNS = [metric for metric in CATALOG if metric.labels]
+_PATTERNS = [(metric.pattern, metric) for metric in CATALOG if metric.labels]
 
 _HEAD = """\
 # Metrics
@@ -38,8 +38,8 @@ def find(name: str) -> tuple[Metric, dict[str, str]] | None:
     """The entry of a name, and what its parts are; None when the catalogue has none."""
     if (metric := _EXACT.get(name)) is not None:
         return metric, {}
-    for metric in _PATTERNS:
-        if matched := metric.pattern.fullmatch(name):
+    for pattern, metric in _PATTERNS:
+        if matched := pattern.fullmatch(name):
             return metric, dict(zip(metric.labels, matched.groups(), strict=True))
     return None
 

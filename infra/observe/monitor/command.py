@@ -1,6 +1,7 @@
 """`run.py monitor [RUN] [--once] [--json]`: a live view, or one picture. Changes nothing."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _TICK_S = 0.2
-_DRAWN_S = 0.5
+_DRAWN_S = 1.0
 _LINE_S = 10.0
 _CONNECT_S = 6.0
 _ENOUGH_S = 4.2
 """Two heartbeats of everybody: rates need two."""
 _ROLES = {"trainer", "producer", "rollout", "reward"}
 _PLAIN_WIDTH = 120
+_POLITE = 10
+"""What is watched goes first, where it shares the watcher's machine."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -56,12 +59,13 @@ def run(options: Namespace) -> int:
     except BrokerUnreachable:
         if options.once and not options.json:
             raise
+    live = not (options.once or options.json)
+    if live:
+        os.nice(_POLITE)
     watcher = Watcher(found)
     watcher.start()
     try:
-        if options.once or options.json:
-            return _once(watcher, as_json=options.json)
-        return _until_told(watcher)
+        return _until_told(watcher) if live else _once(watcher, as_json=options.json)
     finally:
         watcher.stop()
 

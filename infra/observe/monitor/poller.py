@@ -1,4 +1,4 @@
-"""The management API, asked every two seconds in a thread: it may be slow, or not be there."""
+"""The management API, asked in a thread: it may be slow, or not be there."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from infra.amqp.admin import Management, QueueRow
 from infra.amqp.errors import ManagementUnreachable
 from infra.amqp.url import management_url, parse_url
 
-_PERIOD_S = 2.0
+_PERIOD_S = 5.0
+"""RabbitMQ counts anew so often: who asks more often makes it work for the same answer."""
 _TIMEOUT_S = 3.0
 
 

@@ -6,27 +6,36 @@ import pty
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 FRONT_DOOR = Path(__file__).resolve().parents[3] / "run.py"
 
 
 class Watchers:
-    """Watch a run until they are stopped."""
+    """Watch a run until they are stopped.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Of the run.
+        parts: Which of `monitor` and `prometheus` there are.
+    """
+
+    def __init__(self, folder: Path, parts: Collection[str]) -> None:
         master, terminal = pty.openpty()
+        commands = {
+            "monitor": [str(FRONT_DOOR), "monitor", str(folder)],
+            "prometheus": ["-m", "tests.benchmarks.observing.scraper", str(folder)],
+        }
         self._processes = [
             subprocess.Popen(
-                [sys.executable, str(FRONT_DOOR), "monitor", str(folder)],
+                [sys.executable, *command],
                 stdin=terminal,
                 stdout=terminal,
                 stderr=terminal,
                 env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"},
-            ),
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.benchmarks.observing.scraper", str(folder)]
-            ),
+            )
+            for part, command in commands.items()
+            if part in parts
         ]
         os.close(terminal)
         self.drawn = 0
