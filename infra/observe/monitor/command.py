@@ -19,12 +19,15 @@ from infra.observe.monitor.world import World
 from infra.roles.broker_url import find_url
 from infra.roles.command.target import Target, add_run, target
 from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
+from infra.roles.heartbeats import PERIOD_S
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _TICK_S = 0.2
-_DRAWN_S = 1.0
+_DRAWN_S = PERIOD_S
+"""Nobody tells more often."""
+_LOOKED_S = 0.5
 _LINE_S = 10.0
 _CONNECT_S = 6.0
 _ENOUGH_S = 4.2
@@ -180,11 +183,15 @@ def _live(watcher: Watcher, console: "Console") -> int:
 
     from infra.observe.monitor.screen import screen
 
+    due, drawn = 0.0, console.size
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            width, height = console.size
-            live.update(screen(watcher.look(), width=width, height=height), refresh=True)
-            time.sleep(_DRAWN_S)
+            size, now = console.size, time.monotonic()
+            if now >= due or size != drawn:
+                due, drawn = now + _DRAWN_S, size
+                picture = screen(watcher.look(), width=size.width, height=size.height)
+                live.update(picture, refresh=True)
+            time.sleep(_TICK_S)
 
 
 def _lines(watcher: Watcher, stream: TextIO, *, pause: Callable[[float], None] = time.sleep) -> int:
@@ -194,7 +201,7 @@ def _lines(watcher: Watcher, stream: TextIO, *, pause: Callable[[float], None] =
     said_at = -_LINE_S
     known: dict[tuple[str, str], str] = {}
     while True:
-        pause(_DRAWN_S)
+        pause(_LOOKED_S)
         picture, now = watcher.look(), time.monotonic()
         found = {(one.fault.value, one.who): one for one in picture.findings}
         lines = [
