@@ -100,6 +100,9 @@ class Command(Message):
     """An operator's wish, answered by the trainer with a new `RunState` and by every role with a
     `CommandAck`. It may be sent again: who has heard it answers again."""
 
+    run_id: str
+    """Of the run that is meant: roles of another run of the same name ignore it. Empty when nobody
+    was heard that belongs to a run: then it is for those that belong to none yet."""
     verb: Verb
     number: Count
     """Rises from command to command of one operator."""

@@ -9,7 +9,7 @@ All of it in a thread: the event loop goes on with heartbeats.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,10 +74,14 @@ async def recover(
         ConfigError: `skip_step` was not decided yet.
         StoppedWhileResuming: `ctx.stop` was set meanwhile.
     """
-    progress = _Progress()
+    progress, loop = _Progress(), asyncio.get_running_loop()
+
+    def know(run_id: str) -> None:
+        loop.call_soon_threadsafe(ctx.set_run_id, run_id)
+
     async with ctx.waits(progress.describe):
         recovered = await asyncio.to_thread(
-            _recover, ctx, learner, reader, shelf, skip_step, progress
+            _recover, ctx, learner, reader, shelf, skip_step, progress, know
         )
     reach(FailPoint.RECOVERED)
     ledger = recovered.ledger
@@ -111,6 +115,7 @@ def _recover(
     shelf: Shelf,
     skip_step: int | None,
     progress: _Progress,
+    know: Callable[[str], None],
 ) -> Recovered:
     rules = Rules.of(ctx.config)
     saved = restore(ctx.folder.checkpoints, learner, rules)
@@ -126,7 +131,11 @@ def _recover(
     _say_torn(ctx, end)
     state = saved or SavedState.at_start(rules)
     resuming = _Resuming(ctx, learner, shelf, state, progress)
+    known = ""
     for entry in reader.records(state.position):
+        if state.run_id != known:  # commands that are meant for the run are obeyed from now on
+            known = state.run_id
+            know(known)
         resuming.take(entry)
         if ctx.stop.is_set():
             raise StoppedWhileResuming

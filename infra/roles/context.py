@@ -71,6 +71,7 @@ class RoleContext:
     """Set by each `RunState` of our run."""
     _pending_weights: list[WeightsPublished] = field(default_factory=list)
     _pending_states: list[RunState] = field(default_factory=list)
+    _pending_commands: list[Command] = field(default_factory=list)
     _weights_callbacks: list[Callable[[WeightsPublished], None]] = field(default_factory=list)
     _state_callbacks: list[Callable[[RunState], None]] = field(default_factory=list)
     _command_callbacks: list[Callable[[Command], None]] = field(default_factory=list)
@@ -89,10 +90,13 @@ class RoleContext:
         self._learned.set()
         weights, self._pending_weights = self._pending_weights, []
         states, self._pending_states = self._pending_states, []
+        commands, self._pending_commands = self._pending_commands, []
         for state in states:
             self.hear_run_state(state)
         for published in weights:
             self.hear_weights(published)
+        for command in commands:
+            self.hear_command(command)
 
     async def run_id(self) -> str:
         """The run's id: from the trainer's `RunState`, else from the newest manifest.
@@ -197,10 +201,19 @@ class RoleContext:
 
     def hear_command(self, command: Command) -> None:
         """Take an operator's command; one that comes again is only answered, one that comes late
-        ignored.
+        or is meant for another run ignored.
 
-        Numbers of one operator rise from command to command.
+        Numbers of one operator rise from command to command. A command that names no run is for
+        who belongs to none yet.
         """
+        if command.run_id and self.known_run_id is None:
+            self._pending_commands.append(command)
+            return
+        if self.known_run_id is not None and not command.run_id:
+            logger.info("ignoring command %d (%s): it names no run", command.number, command.verb)
+            return
+        if self.known_run_id is not None and not self._ours(command.run_id):
+            return
         heard = self._commands.get(command.by, -1)
         if command.number < heard:
             logger.info("ignoring command %d (%s): heard before", command.number, command.verb)

@@ -5,8 +5,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from consumers.trainer.arriving.screening import screen_trajectory
 from consumers.trainer.arriving.shelf import Shelf
@@ -16,13 +14,13 @@ from consumers.trainer.learn.policy import Policy
 from consumers.trainer.recovery import recover
 from consumers.trainer.stepping import decided, stepped, take_step
 from infra.amqp.message import Delivery
-from infra.observe.waits import Waits
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalReader
 from schemas.config import RunConfig
 from schemas.journal import Confirmed, Issued, Opened, Published
 from schemas.work import Credit, Trajectory
+from tests.factories.contexts import role_context
 from tests.factories.deliveries import delivery
 from tests.factories.models import build
 from tests.factories.world import headers_of, message_of, trajectory
@@ -95,7 +93,7 @@ def _messages(step: int) -> Iterator[Delivery]:
 
 async def _again(config: RunConfig) -> tuple[float, str]:
     folder = RunFolder.of(config)
-    ctx: Any = SimpleNamespace(config=config, folder=folder, waits=Waits(), stop=asyncio.Event())
+    ctx = role_context(config, role="trainer")
     learner = Learner(config, Policy.load(Path(config.model.path)))
     reader = JournalReader(folder.journal)
     started = time.perf_counter()

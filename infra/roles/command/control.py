@@ -1,6 +1,7 @@
 """`run.py control pause|resume|drain|stop`: tell a run, and say who has answered and who has not.
 
-Command --> sync --> every role --> heard ... done --> events --> a line each
+a trainer's heartbeat, else the newest manifest, else any heartbeat --> whose run is meant
+Command --> sync --> every role of it --> heard ... done --> events --> a line each
 heartbeats of who is there --> whoever has not said `done` is waited for, and named at the end
 """
 
@@ -16,12 +17,13 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from infra.observe.harmless import harmless
-from infra.roles.command.target import add_run_option, target
-from infra.roles.errors import ConfigError, DeadlinePassed, ExitCode
+from infra.roles.command.roll import Roll, line
+from infra.roles.command.target import Target, add_run_option, target
+from infra.roles.errors import ConfigError, DeadlinePassed, ExitCode, WarrenError
+from infra.roles.newest import newest_manifest
 from schemas.control import WISHES, Command, CommandAck, Heartbeat
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 CONNECT_S = 15.0
 LISTEN_S = 5.0
 """Whoever is there has sent two heartbeats by then."""
+_WORD_S = 4.0
+"""A living trainer has sent a heartbeat by then, and said which run it trains."""
 _AGAIN_S = 2.0
 _TICK_S = 0.25
 
@@ -69,9 +73,10 @@ def run(options: Namespace) -> int:
         raise ConfigError(f"--timeout is {options.timeout:g} seconds", hint="wait longer than 0")
     found = target(options)
     url, name = find_url(found.config, found.folder), found.config.run.name
-    command = Command(verb=options.verb, number=int(time.time() * 1000), by=operator())
+    number = int(time.time() * 1000)
+    command = Command(run_id="", verb=options.verb, number=number, by=operator())
     say: Say = (lambda _line: None) if options.json else _say
-    roll = asyncio.run(_run(url, name, command, options.timeout, say))
+    roll = asyncio.run(_run(url, found, command, options.timeout, say))
     if options.json:
         _say(json.dumps(roll.to_json(name)))
     if not roll.complete:
@@ -91,142 +96,29 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}#{secrets.token_hex(4)}"
 
 
-@dataclass(slots=True)
-class Answer:
-    """What is known of one role."""
-
-    role: str
-    worker: str
-    host: str
-    heard: bool = False
-    done: bool = False
-    left: bool = False
-    detail: str = ""
-    seen_at: float = 0.0
-
-    @property
-    def state(self) -> str:
-        """`done`, `heard` or `no answer`."""
-        return "done" if self.done else "heard" if self.heard else "no answer"
-
-
-@dataclass(slots=True)
-class Roll:
-    """Who is there, and who has answered."""
-
-    command: Command
-    roles: dict[str, Answer] = field(default_factory=dict)
-    """By `role/worker`."""
-
-    def beat(self, beat: Heartbeat, now: float) -> None:
-        """Take a heartbeat. Who leaves need not answer, except to a stop."""
-        name = f"{beat.role}/{beat.worker}"
-        if beat.state == "left":
-            answer = self.roles.get(name)
-            if answer is None:
-                return
-            answer.left = True
-            if self.command.verb != "stop" and not answer.done:
-                del self.roles[name]
-            elif not answer.done:
-                answer.detail = "left without handing over, its log says why"
-            return
-        answer = self._of(beat, now)
-        answer.left = False
-
-    def ack(self, ack: CommandAck, now: float) -> None:
-        """Take an answer to our command."""
-        ours = (self.command.by, self.command.number, self.command.verb)
-        if (ack.by, ack.number, ack.verb) == ours:
-            answer = self._of(ack, now)
-            answer.heard, answer.done, answer.detail = True, ack.done, ack.detail
-
-    @property
-    def complete(self) -> bool:
-        """Whether everybody has done it, the trainer among them."""
-        return not self.missing and any(a.role == "trainer" for a in self.roles.values())
-
-    @property
-    def over(self) -> bool:
-        """Whether no more answers can come: everybody has done it or left."""
-        return self.complete or (bool(self.missing) and all(a.left for a in self.roles.values()))
-
-    @property
-    def missing(self) -> list[Answer]:
-        """Who has not done it."""
-        return [answer for _, answer in sorted(self.roles.items()) if not answer.done]
-
-    def missing_text(self) -> str:
-        """Who has not done it, in words."""
-        if not self.roles:
-            return "nobody of this run was heard"
-        parts = [f"{line(answer)}" for answer in self.missing]
-        if not any(answer.role == "trainer" for answer in self.roles.values()):
-            parts.append("no trainer was heard")
-        return f"{len(self.missing)} of {len(self.roles)} have not done it: " + "; ".join(parts)
-
-    def hint(self) -> str:
-        """What the operator can do."""
-        if not self.roles:
-            return "is the run alive, and is this its broker? 'run.py ledger' tells how it stands"
-        if not any(answer.role == "trainer" for answer in self.roles.values()):
-            return "the trainer decides what the run does: start it again with --resume"
-        return "run the command again: who has done it answers at once"
-
-    def to_json(self, run: str) -> dict[str, Any]:
-        """For machines."""
-        return {
-            "run": run,
-            "verb": self.command.verb,
-            "number": self.command.number,
-            "by": self.command.by,
-            "complete": self.complete,
-            "roles": [
-                {
-                    "role": answer.role,
-                    "worker": answer.worker,
-                    "host": answer.host,
-                    "state": answer.state,
-                    "left": answer.left,
-                    "detail": answer.detail,
-                }
-                for _, answer in sorted(self.roles.items())
-            ],
-        }
-
-    def _of(self, one: Heartbeat | CommandAck, now: float) -> Answer:
-        name = f"{one.role}/{one.worker}"
-        answer = self.roles.setdefault(name, Answer(one.role, one.worker, one.host))
-        answer.seen_at = now
-        return answer
-
-
-def line(answer: Answer) -> str:
-    """One role, for a terminal."""
-    detail = f": {harmless(answer.detail, limit=200)}" if answer.detail else ""
-    who = f"{harmless(answer.role, limit=20)}/{harmless(answer.worker, limit=60)}"
-    return f"{who} on {harmless(answer.host, limit=60)} {answer.state}{detail}"
-
-
-async def _run(url: str, name: str, command: Command, timeout_s: float, say: Say) -> Roll:
+async def _run(url: str, found: Target, command: Command, timeout_s: float, say: Say) -> Roll:
     from infra.amqp.connection import Broker
 
+    name = found.config.run.name
     logging.getLogger("infra.amqp").setLevel(logging.ERROR)  # who does not answer is said anyway
     broker = Broker(url, run=name, app_id=f"operator/{command.by}")
     await broker.start(CONNECT_S)
     try:
         say(f"{command.verb} -> {name} as {harmless(command.by)}, waiting for everybody")
-        return await tell(broker, command, timeout_s, say)
+        return await tell(broker, found, command, timeout_s, say)
     finally:
         await broker.close(1.0)
 
 
-async def tell(broker: "Broker", command: Command, timeout_s: float, say: Say) -> Roll:
-    """Send a command, again and again, until everybody who is heard has done it.
+async def tell(
+    broker: "Broker", found: Target, command: Command, timeout_s: float, say: Say
+) -> Roll:
+    """Send a command, again and again, until everybody of the run who is heard has done it.
 
     Args:
         broker: Started.
-        command: What to send.
+        found: The run, for its weight store.
+        command: What to send; whose run is meant is found out here.
         timeout_s: For all of it.
         say: Told each news, one line.
     """
@@ -239,8 +131,10 @@ async def tell(broker: "Broker", command: Command, timeout_s: float, say: Say) -
             while (now := loop.time()) - began_at < timeout_s and not hearing.done():
                 if roll.over and (now - began_at >= LISTEN_S or not broker.connected):
                     break  # after a stop, a private broker goes away with the run
-                if now - sent_at >= _AGAIN_S:
-                    await _publish(broker, command)
+                if not roll.settled and now - began_at >= min(_WORD_S, timeout_s / 2):
+                    roll.settle(await _without_trainer(found) or roll.heard_run_id)
+                if roll.settled and now - sent_at >= _AGAIN_S:
+                    await _publish(broker, roll.command)
                     sent_at = now
                 for name, answer in sorted(roll.roles.items()):
                     news = (answer.state, "" if answer.done else answer.detail)
@@ -254,6 +148,14 @@ async def tell(broker: "Broker", command: Command, timeout_s: float, say: Say) -
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
     return roll
+
+
+async def _without_trainer(found: Target) -> str:
+    """The run's id as the weight store tells it; empty if it does not."""
+    with suppress(WarrenError):  # a store that is not to be read from here tells nothing
+        manifest = await newest_manifest(found.folder, found.config)
+        return "" if manifest is None else manifest.run_id
+    return ""
 
 
 async def _hear(events: Any, roll: Roll) -> None:
@@ -285,7 +187,7 @@ async def _publish(broker: "Broker", command: Command) -> None:
         command,
         app_id=broker.app_id,
         correlation_id=command.by,
-        headers={},
+        headers={"run_id": command.run_id},
         message_id=f"Command:{command.by}:{command.number}",
     )
     outgoing = Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)

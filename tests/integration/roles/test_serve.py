@@ -69,9 +69,13 @@ async def test_a_stop_command_ends_it(
     role = start(tmp_path, "reward", str(write_recipe(tmp_path, run_name)), url=broker_url)
     await anext(beats)
     await broker.publish(control(RunState(run_id="a", number=1)))
-    await broker.publish(control(Command(verb="stop", number=1, by="ana")))
+    await broker.publish(control(Command(run_id="purged", verb="stop", number=1, by="bob")))
+    for _ in range(2):
+        assert Heartbeat.model_validate_json((await anext(beats)).body).state != "leaving"
+    await broker.publish(control(Command(run_id="a", verb="stop", number=1, by="ana")))
     output, _ = role.communicate(timeout=120)
     assert role.returncode == 0, output
+    assert "ignoring run purged of the same name" in output
     assert "told to stop by ana" in output
 
 

@@ -148,7 +148,10 @@ async def test_pause_and_stop(recipe, trainer, connect) -> None:
 
     async def command(verb: str, number: int) -> None:
         envelope, body = encode(
-            Command(verb=verb, number=number), app_id="op/0", correlation_id="", headers={}
+            Command(run_id=world.states[-1].run_id, verb=verb, number=number),
+            app_id="op/0",
+            correlation_id="",
+            headers={},
         )
         await broker.publish(
             Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)

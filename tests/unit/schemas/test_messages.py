@@ -86,7 +86,7 @@ MESSAGES: list[BaseModel] = [
         fingerprint="f",
     ),
     RunState(run_id="r", number=1),
-    Command(verb="pause", number=1),
+    Command(run_id="a", verb="pause", number=1),
     Heartbeat(role="rollout", worker="rollout-1", host="h", pid=1, state="running"),
 ]
 

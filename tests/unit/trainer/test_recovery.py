@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from consumers.trainer.learn.learner import Learner, StepFailed
 from consumers.trainer.learn.policy import Policy
 from consumers.trainer.recovery import Recovered, StoppedWhileResuming, recover
 from consumers.trainer.stepping import decided, stepped, take_step
-from infra.observe.waits import Waits
+from infra.roles.context import RoleContext
 from infra.roles.errors import ConfigError, StepFailedTwice
 from infra.runs.folder import RunFolder
 from infra.runs.journal import Journal
@@ -34,6 +33,7 @@ from schemas.journal import (
     Stepped,
 )
 from schemas.work import Credit, Trajectory
+from tests.factories.contexts import role_context
 from tests.factories.deliveries import delivery
 from tests.factories.models import build
 from tests.factories.world import VOCAB_SIZE, headers_of, message_of, trajectory
@@ -42,18 +42,8 @@ NUM_STEPS = 3
 GROUP_SIZE = 2
 
 
-@dataclass
-class Context:
-    """The part of a role's context that recovery uses."""
-
-    config: RunConfig
-    folder: RunFolder
-    waits: Waits
-    stop: asyncio.Event
-
-
-def context(config: RunConfig) -> Any:
-    return Context(config, RunFolder.of(config), Waits(), asyncio.Event())
+def context(config: RunConfig) -> RoleContext:
+    return role_context(config, role="trainer")
 
 
 @pytest.fixture(scope="module")
@@ -344,6 +334,7 @@ async def test_resuming_leaves_the_loop_free_and_can_be_stopped(
     before = ticks
     await recover(ctx, learner, reader, Shelf(reader))
     assert ticks > before
+    assert ctx.known_run_id == "r"  # commands for the run reach it while it resumes
     ticking.cancel()
     ctx.stop.set()
     with pytest.raises(StoppedWhileResuming):

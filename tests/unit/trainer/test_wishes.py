@@ -21,19 +21,19 @@ def test_a_wish_is_kept_but_a_stop_only_obeyed_once(
     tmp_path: Path, verb: Verb, kept: Wanted
 ) -> None:
     wishes = Wishes(tmp_path / "wishes.json")
-    command = Command(verb=verb, number=3, by="ana")
+    command = Command(run_id="a", verb=verb, number=3, by="ana")
     assert wishes.obey(command)
     wishes.keep()
     later = Wishes.read(wishes.path)
     assert (later.wanted, later.by) == (kept, "ana")
     assert not later.obey(command)
-    assert later.obey(Command(verb="pause", number=1, by="bob"))
+    assert later.obey(Command(run_id="a", verb="pause", number=1, by="bob"))
 
 
 def test_not_more_operators_than_anybody_needs(tmp_path: Path) -> None:
     wishes = Wishes(tmp_path / "wishes.json")
     for number in range(2 * MAX_OPERATORS):
-        wishes.obey(Command(verb="pause", number=1, by=f"op{number}"))
+        wishes.obey(Command(run_id="a", verb="pause", number=1, by=f"op{number}"))
     assert len(wishes.numbers) == MAX_OPERATORS
     assert f"op{2 * MAX_OPERATORS - 1}" in wishes.numbers
 

@@ -50,7 +50,7 @@ async def test_heard_then_done_then_answered_again(context: RoleContext, broker:
     answering = asyncio.create_task(answer_commands(context))
     left = SimpleNamespace(num=2)
     context.settling(lambda wanted: Standing(not left.num, f"{wanted} {left.num} left"))
-    pause = Command(verb="pause", number=7, by="ana")
+    pause = Command(run_id="a", verb="pause", number=7, by="ana")
     context.hear_command(pause)
     first = await broker.until(1)
     assert (first.done, first.verb, first.number, first.by) == (False, "pause", 7, "ana")
@@ -73,9 +73,9 @@ async def test_a_newer_command_takes_the_place_of_one_that_is_not_done(
 ) -> None:
     answering = asyncio.create_task(answer_commands(context))
     context.hear_run_state(state(1, Wanted.RUNNING))
-    context.hear_command(Command(verb="drain", number=1, by="ana"))
+    context.hear_command(Command(run_id="a", verb="drain", number=1, by="ana"))
     await broker.until(1)
-    context.hear_command(Command(verb="resume", number=9, by="bob"))
+    context.hear_command(Command(run_id="a", verb="resume", number=9, by="bob"))
     ack = await broker.until(2)
     assert (ack.verb, ack.by, ack.done) == ("resume", "bob", True)
     answering.cancel()
@@ -84,7 +84,7 @@ async def test_a_newer_command_takes_the_place_of_one_that_is_not_done(
 async def test_stop_is_done_with_the_last_word(context: RoleContext, broker: Emitted) -> None:
     answering = asyncio.create_task(answer_commands(context))
     await say_done_with_stop(context)
-    context.hear_command(Command(verb="stop", number=1, by="ana"))
+    context.hear_command(Command(run_id="a", verb="stop", number=1, by="ana"))
     assert not (await broker.until(1)).done
     assert context.stop.is_set()
     answering.cancel()
@@ -93,8 +93,8 @@ async def test_stop_is_done_with_the_last_word(context: RoleContext, broker: Emi
 
 
 async def test_a_command_heard_before_anybody_obeys_is_obeyed_then(context: RoleContext) -> None:
-    context.hear_command(Command(verb="pause", number=1, by="ana"))
+    context.hear_command(Command(run_id="a", verb="pause", number=1, by="ana"))
     obeyed: list[Command] = []
     context.on_command(obeyed.append)
-    context.hear_command(Command(verb="pause", number=1, by="ana"))
+    context.hear_command(Command(run_id="a", verb="pause", number=1, by="ana"))
     assert [command.verb for command in obeyed] == ["pause"]

@@ -84,20 +84,48 @@ async def test_the_end_of_the_run_stops_everybody_but_the_trainer(tmp_path: Path
         context.hear_run_state(state(1, wanted=Wanted.STOPPED))
     assert worker.stop.is_set()
     assert not trainer.stop.is_set()
-    trainer.hear_command(Command(verb="pause", number=1))
+    trainer.hear_command(Command(run_id="a", verb="pause", number=1))
     assert not trainer.stop.is_set()
-    trainer.hear_command(Command(verb="stop", number=2))
+    trainer.hear_command(Command(run_id="a", verb="stop", number=2))
     assert trainer.stop.is_set()
 
 
 async def test_a_command_that_comes_again_is_obeyed_once(tmp_path: Path) -> None:
     context, heard = make(tmp_path, "trainer"), []
+    context.set_run_id("a")
     context.on_command(lambda command: heard.append((command.verb, command.by)))
-    pause, resume = Command(verb="pause", number=4), Command(verb="resume", number=5)
-    others = Command(verb="drain", number=1, by="ana")
+    pause, resume = (
+        Command(run_id="a", verb="pause", number=4),
+        Command(run_id="a", verb="resume", number=5),
+    )
+    others = Command(run_id="a", verb="drain", number=1, by="ana")
     for command in (pause, pause, resume, pause, others, resume, others):
         context.hear_command(command)
     assert heard == [("pause", ""), ("resume", ""), ("drain", "ana")]
+
+
+async def test_a_command_for_another_run_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is repeated for a run that was purged does not reach the run after it."""
+    starting, heard = make(tmp_path, "trainer"), []
+    starting.on_command(lambda command: heard.append((command.run_id, command.verb)))
+    for number in (1, 1):
+        starting.hear_command(Command(run_id="old", verb="stop", number=number, by="ana"))
+    starting.hear_command(Command(run_id="new", verb="pause", number=1, by="bob"))
+    assert not heard and not starting.asked.is_set()
+    starting.set_run_id("new")
+    assert heard == [("new", "pause")]
+    starting.hear_command(Command(run_id="old", verb="stop", number=1, by="ana"))
+    starting.hear_command(Command(run_id="", verb="stop", number=1, by="ana"))
+    assert heard == [("new", "pause")] and not starting.stop.is_set()
+    assert caplog.text.count("ignoring run old") == 1
+
+
+async def test_a_command_that_names_no_run_is_for_who_belongs_to_none(tmp_path: Path) -> None:
+    starting = make(tmp_path)
+    starting.hear_command(Command(run_id="", verb="stop", number=1, by="ana"))
+    assert starting.stop.is_set()
 
 
 async def test_another_run_changes_nothing_and_is_warned_of_once(
