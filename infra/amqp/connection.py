@@ -142,7 +142,7 @@ class Broker:
             reason = next(link.last_error for link in self._links if not link.up)
             await self.close(0.0)
             raise unreachable(self._address, timeout_s, reason) from error
-        except WarrenError:
+        except (WarrenError, asyncio.CancelledError):
             await self.close(0.0)
             raise
 

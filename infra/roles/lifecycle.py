@@ -156,7 +156,6 @@ async def _connected(
         broker = Broker(
             url, run=config.run.name, app_id=app_id, heartbeat_s=config.broker.heartbeat
         )
-        await broker.start(connect_timeout_s, recording=config.broker.recording)
         context = RoleContext(
             role=role,
             worker=name,
@@ -171,6 +170,9 @@ async def _connected(
         )
         failure = ""
         try:
+            starting = broker.start(connect_timeout_s, recording=config.broker.recording)
+            if not await context.unless_stopped(starting):
+                return  # nothing was taken up yet
             await _run_body(context, body)
             await say_done_with_stop(context)
         except Exception as error:  # `serve` logs it; the last heartbeat tells who watches
@@ -199,8 +201,9 @@ async def _run_body(context: RoleContext, body: Body) -> None:
     async def the_body() -> None:
         stall = context.config.deadlines.stall
         async with context.waits("the broker to bind us to 'sync'", deadline_s=stall):
-            await context.bound.wait()
-        await body(context)
+            bound = await context.unless_stopped(context.bound.wait())
+        if bound:
+            await body(context)
 
     work = asyncio.create_task(the_body(), name="body")
     helpers = [

@@ -110,6 +110,21 @@ def test_a_broker_that_is_down_is_exit_3_with_advice(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
+def test_a_role_that_waits_for_its_broker_leaves_when_told(tmp_path: Path) -> None:
+    """Somebody listens at the address and never says a word."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"amqp://u:secret@127.0.0.1:{silent.getsockname()[1]}/"
+        option = "rollout.engine_options.connect_s=3600"
+        role = start(tmp_path, "rollout", str(write_recipe(tmp_path, "down")), option, url=url)
+        silent.accept()
+        role.send_signal(signal.SIGTERM)
+        output, _ = role.communicate(timeout=60)
+    assert role.returncode == 0, output
+    assert output.splitlines()[-1].endswith("left")
+
+
 def test_no_broker_at_all_is_exit_3_with_advice(tmp_path: Path) -> None:
     role = start(tmp_path, "rollout", str(write_recipe(tmp_path, "none")))
     output, _ = role.communicate(timeout=120)
