@@ -5,8 +5,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Frozen
+from schemas.base import MAX_COUNT, Frozen, Int64
 from schemas.tracking import TrackingSection
+
+Number = Annotated[int, Field(le=MAX_COUNT)]
+"""None is too large to be counted with, or to be written where 64 bits are all there are."""
 
 
 class RunSection(Frozen):
@@ -16,9 +19,9 @@ class RunSection(Frozen):
     """Prefix of its queues and name of its folder."""
     dir: str = "runs"
     """Folder that holds run folders."""
-    seed: int = 0
+    seed: Int64 = 0
     """Of data order, sampling and everything else that is random."""
-    steps: int = Field(gt=0)
+    steps: Number = Field(gt=0)
     """Optimizer steps to take."""
 
 
@@ -67,9 +70,9 @@ class RolloutSection(Frozen):
 
     engine: Literal["transformers", "vllm", "sglang", "simulated"] = "transformers"
     """What generates tokens."""
-    workers: int = Field(default=1, ge=1)
+    workers: Number = Field(default=1, ge=1)
     """Processes that `up` starts."""
-    slots: int = Field(default=32, ge=1)
+    slots: Number = Field(default=32, ge=1)
     """Rollouts that one worker holds at a time."""
     agent: str = "single_turn"
     """`single_turn`, `tool`, or an import path `package.module:name`."""
@@ -77,23 +80,23 @@ class RolloutSection(Frozen):
     """Tool-call parser: a registered name or an import path."""
     tools: tuple[str, ...] = ()
     """Registered names or import paths of tools."""
-    max_prompt_tokens: int = Field(default=1024, gt=0)
+    max_prompt_tokens: Number = Field(default=1024, gt=0)
     """Longer prompts are data failures."""
-    max_response_tokens: int = Field(default=1024, gt=0)
+    max_response_tokens: Number = Field(default=1024, gt=0)
     """Everything after the prompt, tool results included."""
-    max_turn_tokens: int = Field(default=1024, gt=0)
+    max_turn_tokens: Number = Field(default=1024, gt=0)
     """Sampled tokens of one assistant turn."""
-    max_turns: int = Field(default=8, gt=0)
+    max_turns: Number = Field(default=8, gt=0)
     """Assistant turns of one rollout."""
     temperature: float = Field(default=1.0, ge=0)
     """Of sampling; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus; 1 is off."""
-    top_k: int = Field(default=0, ge=0)
+    top_k: Number = Field(default=0, ge=0)
     """0 is off."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Tokens below this share of the likeliest one's probability are not sampled; 0 is off."""
-    min_tokens: int = Field(default=0, ge=0)
+    min_tokens: Number = Field(default=0, ge=0)
     """Sampled tokens of an assistant turn before something may end it."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end an assistant turn, beside the model's own end tokens; they stay in it."""
@@ -114,7 +117,7 @@ class RolloutSection(Frozen):
     """Seconds a worker has to hand over its rollouts when told to leave."""
     stall_timeout: float = Field(default=600.0, gt=0)
     """Seconds without a new token, turn or tool result after which a rollout is handed over."""
-    data_attempts: int = Field(default=3, ge=1)
+    data_attempts: Number = Field(default=3, ge=1)
     """Times a rollout may fail by itself (exception, time-out, malformed result) before it is
     dead; what the fleet does to it, such as a killed worker, is counted apart."""
     engine_options: dict[str, Any] = {}
@@ -135,7 +138,7 @@ class RewardSection(Frozen):
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1)
     """Scored separately, summed by weight."""
-    workers: int = Field(default=1, ge=1)
+    workers: Number = Field(default=1, ge=1)
     """Processes that `up` starts."""
     timeout: float = Field(default=30.0, gt=0)
     """Seconds one call may take before its process is killed."""
@@ -148,13 +151,13 @@ class AlgorithmSection(Frozen):
     """Loss on the batch: `ppo_clip`, or an import path."""
     advantages: str = "grpo"
     """How rewards become advantages: `grpo`, `dr_grpo`, `rloo`, or an import path."""
-    group_size: int = Field(default=8, ge=1)
+    group_size: Number = Field(default=8, ge=1)
     """Rollouts of one prompt."""
-    min_group_size: int = Field(default=2, ge=1)
+    min_group_size: Number = Field(default=2, ge=1)
     """Usable members without which a group is not trained."""
-    groups_per_step: int = Field(default=16, ge=1)
+    groups_per_step: Number = Field(default=16, ge=1)
     """Groups in one batch."""
-    steps_per_publish: int = Field(default=1, ge=1)
+    steps_per_publish: Number = Field(default=1, ge=1)
     """Optimizer steps between weight publications."""
     clip_low: float = Field(default=0.2, ge=0)
     """Ratio floor is 1 - this."""
@@ -164,7 +167,7 @@ class AlgorithmSection(Frozen):
     """Bounds the loss of a token with negative advantage."""
     max_staleness: float = Field(default=0.5, ge=0)
     """Groups in flight beyond one batch, in batches; 0 is on-policy."""
-    max_version_lag: int = Field(default=8, ge=0)
+    max_version_lag: Number = Field(default=8, ge=0)
     """Bound on the age of a trajectory's oldest token, in versions."""
     on_stale: Literal["wait", "drop", "train"] = "wait"
     """What happens to what would exceed it."""
@@ -173,7 +176,7 @@ class AlgorithmSection(Frozen):
     on_failure: Literal["shrink", "replace"] = "shrink"
     """What a group does that lost members to failures: go on with the siblings that are left
     (at least `min_group_size`), or ask for those members again by a credit, once."""
-    max_fruitless: int = Field(default=200, ge=1)
+    max_fruitless: Number = Field(default=200, ge=1)
     """Groups closed in a row, none trainable, before a warning, or a stop (`on_deadline`). When
     every one of them died, twice as many stop the run in any case."""
 
@@ -183,7 +186,7 @@ class TrainerSection(Frozen):
 
     lr: float = Field(gt=0)
     """Peak learning rate."""
-    warmup_steps: int = Field(default=10, ge=0)
+    warmup_steps: Number = Field(default=10, ge=0)
     """Linear warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Of AdamW."""
@@ -191,9 +194,9 @@ class TrainerSection(Frozen):
     """Of AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest gradient norm."""
-    micro_batch_tokens: int = Field(default=8192, gt=0)
+    micro_batch_tokens: Number = Field(default=8192, gt=0)
     """Tokens of one packed micro-batch."""
-    lora_rank: int = Field(default=0, ge=0)
+    lora_rank: Number = Field(default=0, ge=0)
     """Of a low-rank adapter (LoRA) that is trained in place of all weights; 0 is off."""
     lora_alpha: float = Field(default=32.0, gt=0)
     """The adapter counts `lora_alpha / lora_rank` times."""
@@ -214,9 +217,9 @@ class WeightsSection(Frozen):
     codec: Literal["step", "absolute", "full"] = "step"
     """How a version tells what changed since the one before: by the differences (smallest), by the
     new values, or `full`, all of it each time."""
-    keyframe_every: int = Field(default=20, ge=1)
+    keyframe_every: Number = Field(default=20, ge=1)
     """Versions from one that is stored whole to the next; who joins begins with the newest."""
-    keep: int = Field(default=2, ge=2)
+    keep: Number = Field(default=2, ge=2)
     """Newest whole versions that stay in the store, with all versions since."""
     cache: str = ""
     """Folder in which each rollout worker keeps the version that it serves and the one in the
@@ -227,11 +230,11 @@ class WeightsSection(Frozen):
 class CheckpointSection(Frozen):
     """When the trainer saves everything."""
 
-    every: int = Field(default=50, ge=1)
+    every: Number = Field(default=50, ge=1)
     """Steps between checkpoints; one is always saved at the end."""
-    keep: int = Field(default=2, ge=1)
+    keep: Number = Field(default=2, ge=1)
     """Newest checkpoints kept."""
-    journal_bytes: int = Field(default=1024**3, ge=0)
+    journal_bytes: Number = Field(default=1024**3, ge=0)
     """What no kept checkpoint needs of the journal stays, to be looked at, while the journal is
     smaller than this; 0 removes it with its checkpoint."""
 
@@ -239,11 +242,11 @@ class CheckpointSection(Frozen):
 class EvalSection(Frozen):
     """Held-out evaluation."""
 
-    every: int = Field(default=10, ge=1)
+    every: Number = Field(default=10, ge=1)
     """Versions between evaluations; the first and the last are always evaluated."""
-    prompts: int = Field(default=256, ge=1)
+    prompts: Number = Field(default=256, ge=1)
     """Rows of `data.eval` to use."""
-    samples: int = Field(default=1, ge=1)
+    samples: Number = Field(default=1, ge=1)
     """Rollouts of each prompt."""
     temperature: float = Field(default=1.0, ge=0)
     """Of evaluation sampling."""
@@ -270,7 +273,7 @@ class DeadlinesSection(Frozen):
 class SuperviseSection(Frozen):
     """What `up` does about a role that died."""
 
-    restarts: int = Field(default=5, ge=0)
+    restarts: Number = Field(default=5, ge=0)
     """Times each process is started again within `window`; 0: the first death ends the run."""
     window: float = Field(default=600.0, gt=0)
     """Seconds after which a death is forgotten."""

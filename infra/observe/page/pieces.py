@@ -25,7 +25,10 @@ class Pieces:
 
         for folder in folders:
             path = folder / "tokenizer.json"
-            if not path.is_file():
+            try:
+                if not path.is_file():
+                    continue
+            except OSError:  # a name that is too long, a folder that may not be looked into
                 continue
             try:
                 return cls(Tokenizer.from_file(str(path)))

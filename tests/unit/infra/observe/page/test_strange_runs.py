@@ -52,6 +52,29 @@ def test_a_recipe_without_end_is_none(tmp_path: Path, strange: WrittenRun) -> No
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("algorithm", "group_size", "9" * 25),
+        ("run", "steps", "9" * 5000),
+        ("algorithm", "max_staleness", "1e999"),
+        ("model", "path", '"\\ud800"'),
+        ("model", "path", f'"{"x" * 5000}"'),
+    ],
+)
+def test_a_recipe_with_hostile_values_hides_no_run(
+    tmp_path: Path, strange: WrittenRun, section: str, key: str, value: str
+) -> None:
+    begun(tmp_path / "good")
+    tree = orjson.loads(strange.folder.config.read_bytes())
+    tree[section][key] = "HOSTILE"
+    text = orjson.dumps(tree).decode().replace('"HOSTILE"', value)
+    (begun(tmp_path / "bad") / "config.json").write_text(text)
+    assert [run["name"] for run in answer(tmp_path, "runs")["runs"]] == ["bad", "good"]
+    assert answer(tmp_path, "overview", {"run": "bad"})["step"] == 3
+    assert "tokens are shown by their ids" in Run(tmp_path / "bad").pieces.problem
+
+
 def test_a_run_that_cannot_be_read_is_shown_with_its_fault(tmp_path: Path) -> None:
     begun(tmp_path / "good")
     (tmp_path / "memory").mkdir()
