@@ -41,3 +41,16 @@ def test_the_private_node_of_the_folder_is_found(config: RunConfig, tmp_path: Pa
     folder.broker.mkdir()
     folder.broker_url.write_text("amqp://u:p@127.0.0.1:1/\n")
     assert find_url(config, folder) == "amqp://u:p@127.0.0.1:1/"
+
+
+@pytest.mark.parametrize("way", ["no text", "a folder"])
+def test_a_file_that_cannot_be_read_is_named(config: RunConfig, tmp_path: Path, way: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.broker.mkdir()
+    if way == "no text":
+        folder.broker_url.write_bytes(b"amqp://u:\xff@h/")
+    else:
+        folder.broker_url.mkdir()
+    with pytest.raises(BrokerUnreachable, match=r"broker/url, .* cannot be read") as raised:
+        find_url(config, folder)
+    assert BROKER_VARIABLE in str(raised.value) and "run.py broker RUN" in str(raised.value)
