@@ -36,7 +36,7 @@ from infra.runs.failpoints import FailPoint, reach
 from infra.runs.incarnation import Incarnations
 from infra.runs.journal import Journal
 from infra.runs.journal_reader import JournalReader
-from infra.runs.metrics import read_metrics
+from infra.runs.metrics import newest_lines
 from infra.weights.store import WeightStore
 from schemas.journal import Opened
 
@@ -195,8 +195,8 @@ class Session:
             self._loop.skip(recovered.skipped)
         self._chronicle.close_due()
         await self._chronicle.commit()
-        written = {line["step"] for line in read_metrics(self._ctx.folder.metrics, "step")}
-        for step in sorted(recovered.lines.keys() - written):
+        written = newest_lines(self._ctx.folder.metrics, "step", "step")
+        for step in sorted(recovered.lines.keys() - written.keys()):
             self._metrics.append("step", recovered.lines[step])
         count = await self._credits.publish_unconfirmed()
         if count:

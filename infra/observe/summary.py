@@ -9,7 +9,7 @@ from typing import Any
 from infra.roles.fleet.run_folder import write_atomically
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
-from infra.runs.metrics import read_metrics
+from infra.runs.metrics import newest_lines, read_metrics
 from schemas.journal import Batch
 
 MEMBERS = ("failed", "replaced", "reissued", "late")
@@ -34,8 +34,8 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
     Cuts are counted over every rollout that came in; in a run without an end, over the trained.
     """
     config = json.loads(folder.config.read_text(encoding="utf-8"))
-    steps = _newest(read_metrics(folder.metrics, "step"), "step")
-    evals = _newest(read_metrics(folder.metrics, "eval"), "version")
+    steps = list(newest_lines(folder.metrics, "step", "step").values())
+    evals = list(newest_lines(folder.metrics, "eval", "version").values())
     ends = list(read_metrics(folder.metrics, "end"))
     resources = _resources(folder.resources)
     versions = [int(line["version"]) for line in (*steps, *evals, *ends) if "version" in line]
@@ -43,8 +43,8 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
     return {
         "run": config["run"]["name"],
         "steps": len(steps),
-        "reward_start": evals[0]["eval/reward"] if evals else None,
-        "reward_final": evals[-1]["eval/reward"] if evals else None,
+        "reward_start": evals[0].get("eval/reward") if evals else None,
+        "reward_final": evals[-1].get("eval/reward") if evals else None,
         "weight_versions": max(versions, default=0),
         **_cuts(steps, ends[-1] if ends else {}),
         "staleness_mean": sum(staleness) / len(staleness) if staleness else None,
@@ -84,12 +84,6 @@ def show_summary(summary: Mapping[str, Any]) -> str:
             rows.append((key, _shown(value)))
     width = max(len(key) for key, _ in rows)
     return "\n" + "".join(f"  {key:<{width}}  {value}\n" for key, value in rows) + "\n"
-
-
-def _newest(lines: Any, key: str) -> list[dict[str, Any]]:
-    """In order of `key`; a resumed run writes a line again, and the last one counts."""
-    by_key = {int(line[key]): line for line in lines}
-    return [by_key[number] for number in sorted(by_key)]
 
 
 def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[str, Any]:

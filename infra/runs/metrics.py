@@ -60,6 +60,17 @@ def read_metrics(path: Path, kind: Kind | None = None) -> Iterator[dict[str, Any
                 yield values
 
 
+def newest_lines(path: Path, kind: Kind, key: str) -> dict[int, dict[str, Any]]:
+    """Lines of a kind by a whole number in them, in its order; of those with the same, the last.
+    Lines without it are left out."""
+    lines = {line[key]: line for line in read_metrics(path, kind) if _is_whole(line.get(key))}
+    return {number: lines[number] for number in sorted(lines)}
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _ends_whole(file: IO[bytes]) -> bool:
     if file.seek(0, os.SEEK_END) == 0:
         return True

@@ -13,7 +13,7 @@ from consumers.trainer.replay.what_if import Changes
 from infra.observe.harmless import harmless
 from infra.roles.command.target import Target
 from infra.roles.errors import ExitCode, WarrenError
-from infra.runs.metrics import read_metrics
+from infra.runs.metrics import newest_lines
 from schemas.journal import Skipped, Stepped
 
 
@@ -31,8 +31,7 @@ class Session:
         self._changes = changes
         self._as_json = as_json
         self._name = found.config.run.name
-        metrics = read_metrics(found.folder.metrics, "step")
-        self._metrics = {line["step"]: line for line in metrics} if changes else {}
+        self._metrics = newest_lines(found.folder.metrics, "step", "step") if changes else {}
 
     def run(self, wanted: Wanted) -> ExitCode:
         """0 when all are equal, or nothing was compared; else 1."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infra.roles.errors import WarrenError
-from infra.runs.metrics import MetricsFile, read_metrics
+from infra.runs.metrics import MetricsFile, newest_lines, read_metrics
 
 
 def test_lines_come_back_by_kind(tmp_path: Path) -> None:
@@ -27,6 +27,20 @@ def test_a_torn_last_line_is_skipped_and_does_not_swallow_the_next(tmp_path: Pat
     assert [line["step"] for line in read_metrics(path)] == [1]
     MetricsFile(path).append("step", {"step": 2})
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_of_lines_with_one_number_the_last_counts_and_those_without_are_left_out(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    for values in ({"step": 2}, {}, {"step": "1"}, {"step": [1]}, {"step": 1}, {"step": 2, "x": 1}):
+        file.append("step", values)
+    assert newest_lines(path, "step", "step") == {
+        1: {"kind": "step", "step": 1},
+        2: {"kind": "step", "step": 2, "x": 1},
+    }
+    assert list(newest_lines(path, "step", "step")) == [1, 2]
 
 
 def test_a_disk_that_refuses_is_a_clear_error(tmp_path: Path) -> None:
