@@ -24,7 +24,7 @@ from infra.amqp.message import Delivery
 from infra.observe.harmless import harmless
 from infra.roles.broker_url import find_url
 from infra.roles.command.control import CONNECT_S, operator
-from infra.roles.command.dead.letter import Letter, read_letter
+from infra.roles.command.dead.letter import STAGES, Letter, read_letter
 from infra.roles.command.target import add_run_option, target
 from infra.roles.errors import ConfigError, DeadlinePassed
 from schemas.control import RunState
@@ -69,7 +69,7 @@ def add_choice(parser: ArgumentParser, *, everything: bool) -> None:
     parser.add_argument("ids", metavar="ID", nargs="*", help="of a letter, or of its rollout")
     add_run_option(parser)
     parser.add_argument("--reason", default="", metavar="TEXT", help="whose error holds this text")
-    parser.add_argument("--stage", default="", metavar="S", help="which this role gave up")
+    parser.add_argument("--stage", default="", choices=STAGES, help="who gave them up")
     parser.add_argument("--kind", default="", choices=("infra", "data"), help="whose fault it was")
     if not everything:
         parser.add_argument("--all", action="store_true", help="every letter")

@@ -37,6 +37,13 @@ QUEUES: dict[str, tuple[type[BaseModel], str, str]] = {
 }
 """Type -> its model, and its queue for training and for evaluation."""
 
+UNREADABLE = "?"
+"""Stage of a failure that does not tell it."""
+BROKER = "broker"
+"""Stage of what the broker itself gave up."""
+STAGES = ("producer", "rollout", "reward", "trainer", BROKER, UNREADABLE)
+"""Who gives messages up."""
+
 _BUDGETS: dict[str, tuple[str, ...]] = {
     FailureKind.INFRA: ("returns", "returns_total"),
     FailureKind.DATA: ("data_attempts",),
@@ -92,7 +99,7 @@ def read_letter(delivery: Delivery) -> Letter:
     if envelope.type != Failure.__name__:
         return Letter(
             **common,
-            stage="broker",
+            stage=BROKER,
             kind=FailureKind.INFRA,
             error=_brokers_reason(delivery),
             attempts=delivery.delivery_count,
@@ -103,7 +110,7 @@ def read_letter(delivery: Delivery) -> Letter:
         failure = decode(delivery, delivery.body, Failure)
     except BadMessage as error:
         reason = f"a failure that cannot be read: {error.reason}"
-        return Letter(**common, stage="?", kind="?", error=reason, worker=envelope.app_id)
+        return Letter(**common, stage=UNREADABLE, kind="?", error=reason, worker=envelope.app_id)
     return Letter(
         **common,
         stage=failure.stage,

@@ -1,6 +1,7 @@
 """At the desk: what the broker gives out again is not done, and nobody waits for ever."""
 
 import asyncio
+from argparse import ArgumentParser
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from infra.amqp.message import Delivery, Outgoing
 from infra.roles.command.dead import drop as dropping
 from infra.roles.command.dead import requeue as requeueing
-from infra.roles.command.dead.desk import Choice, browse
-from infra.roles.errors import DeadlinePassed
+from infra.roles.command.dead.desk import Choice, add_choice, browse, choice_of
+from infra.roles.command.dead.letter import STAGES
+from infra.roles.errors import DeadlinePassed, ExitCode
 from schemas.work import FailureKind
 from tests.factories.deliveries import delivery
 from tests.unit.infra.dead.test_letters import failed, message
@@ -116,3 +118,16 @@ async def test_a_queue_that_gives_nothing_is_not_waited_for_for_ever() -> None:
         async for _ in browse(desk, Choice(), timeout_s=0.01):
             pass
     assert failure.value.exit_code == 5
+
+
+def test_a_stage_that_is_none_is_told_with_those_that_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = ArgumentParser()
+    add_choice(parser, everything=True)
+    assert choice_of(parser.parse_args(["--stage", "reward"])).stage == "reward"
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(["--stage", "rewards"])
+    assert left.value.code == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert all(stage in said for stage in STAGES)
