@@ -119,6 +119,14 @@ def test_a_version_that_is_gone_is_exit_2_and_names_those_that_are_not(run, caps
     )
 
 
+def test_a_version_that_never_was_is_exit_2_and_says_so(run, capsys):
+    for number in ("4", "-1"):
+        assert fresh(run, f"--version={number}") == 2
+        assert f"version {number} was never published: the newest is version 3\n" in (
+            capsys.readouterr().err
+        )
+
+
 def test_a_checkpoint_of_other_weights_is_refused(run, caller_folder, capsys):
     hf = run.checkpoints / f"step_{STEP}" / "hf"
     shutil.copy(caller_folder / "model.safetensors", hf / "model.safetensors")

@@ -59,8 +59,11 @@ class KeptVersions:
             ConfigError: It cannot; says which can.
         """
         if version not in self.numbers:
+            newest = max({*self._stored, *self._published}, default=-1)
             raise ConfigError(
-                f"the weights of version {version} are not kept any more",
+                f"version {version} was never published: the newest is version {newest}"
+                if not 0 <= version <= newest
+                else f"the weights of version {version} are not kept any more",
                 hint=f"versions that are: {ranges(self.numbers) or 'none'}",
             )
 

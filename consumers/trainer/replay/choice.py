@@ -67,18 +67,18 @@ def plans(folder: RunFolder, wanted: Wanted) -> Iterator[Plan]:
             f"{folder.journal} begins after the run's start and no checkpoint reaches it",
             hint="restore a checkpoint or the older segments",
         )
-    first = wanted.first
+    first, oldest = wanted.first, bases[0].step + 1
     if first is not None:
         usable = [base for base in bases if base.step < first]
         if not usable:
             raise ConfigError(
                 f"step {wanted.first} is not in the journal any more: what is left begins with "
-                f"step {bases[0].step + 1}",
+                f"step {oldest}",
                 hint="checkpoint.keep and checkpoint.journal_bytes say how much a run keeps",
             )
         bases = usable[::-1]
     for base in bases:
-        yield _plan(reader, base, wanted)
+        yield _plan(reader, base, wanted, oldest=oldest)
 
 
 def _bases(folder: RunFolder, reader: JournalReader) -> list[Base]:
@@ -96,7 +96,7 @@ def _bases(folder: RunFolder, reader: JournalReader) -> list[Base]:
     return bases
 
 
-def _plan(reader: JournalReader, base: Base, wanted: Wanted) -> Plan:
+def _plan(reader: JournalReader, base: Base, wanted: Wanted, *, oldest: int) -> Plan:
     plan = Plan(base=base, first=wanted.first or base.step + 1, last=wanted.last or base.step)
     if base.checkpoint is not None:
         plan.config = read_config(base.checkpoint)
@@ -116,11 +116,11 @@ def _plan(reader: JournalReader, base: Base, wanted: Wanted) -> Plan:
     newest = max(plan.recorded, default=base.step)
     if wanted.last is None:
         plan.last = newest
-    _check(plan, newest)
+    _check(plan, oldest, newest)
     return plan
 
 
-def _check(plan: Plan, newest: int) -> None:
+def _check(plan: Plan, oldest: int, newest: int) -> None:
     if plan.last <= newest and plan.first <= newest:
         if plan.first == plan.last and isinstance(skipped := plan.recorded[plan.first], Skipped):
             raise ConfigError(
@@ -131,7 +131,8 @@ def _check(plan: Plan, newest: int) -> None:
     if plan.damage is not None:
         raise plan.damage
     missing = plan.first if plan.first > newest else newest + 1
+    there = f"{oldest} to {newest}" if oldest <= newest else "none"
     raise ConfigError(
         f"step {missing} was not taken yet: the newest in the journal is step {newest}",
-        hint="a living run takes it some day; --run names another one",
+        hint=f"steps that can be replayed: {there}; a living run takes more, --run names another",
     )

@@ -1,10 +1,12 @@
 """`--with a.b=c`: the recorded batch of a step under another recipe."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from infra.roles.command.describe import keys_at
 from infra.roles.errors import ConfigError
 from infra.roles.settings import apply_override
 from schemas.config import RunConfig
@@ -19,6 +21,7 @@ CHANGEABLE = frozenset(
 )
 """What a step makes of its batch. Everything else decides which members are in it, what is trained
 at all, or nothing that a step could show."""
+_HINT = f"what a step can be tried with: {', '.join(sorted(CHANGEABLE))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,18 @@ class Changes:
         """
         for override in overrides:
             key = override.partition("=")[0].strip()
-            if "=" in override and key not in CHANGEABLE:
+            if "=" not in override or key in CHANGEABLE:
+                continue
+            *section, name = key.split(".")
+            if name not in keys_at(section):
                 raise ConfigError(
-                    f"--with {override}: the batch is the recorded one, and {key} would have made "
-                    f"another, or has no effect on a step",
-                    hint=f"what a step can be tried with: {', '.join(sorted(CHANGEABLE))}",
+                    f"--with {override}: unknown key {key!r}{_nearest(key)}", hint=_HINT
                 )
+            raise ConfigError(
+                f"--with {override}: the batch is the recorded one, and {key} would have made "
+                f"another, or has no effect on a step",
+                hint=_HINT,
+            )
         return cls(tuple(overrides)) if overrides else None
 
     def applied(self, config: RunConfig) -> RunConfig:
@@ -59,3 +68,10 @@ class Changes:
             problem = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in problem["loc"])
             raise ConfigError(f"--with {where}={problem['input']!r}: {problem['msg']}") from None
+
+
+def _nearest(key: str) -> str:
+    """`; did you mean ...?`, where one comes near; its section may be missing."""
+    whole = [known for known in CHANGEABLE if known.endswith(f".{key}")]
+    close = whole or difflib.get_close_matches(key, sorted(CHANGEABLE), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
