@@ -4,6 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from consumers.trainer.books.balance import Books
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +50,24 @@ def eval_line(values: Mapping[str, Any]) -> str:
     line = f"Eval v{values['version']} | reward {values['eval/reward']:.3f} | {scored}/{asked}"
     line += " scored" if scored == asked else " scored (incomplete)"
     return f"{line} | {other} of other versions" if other else line
+
+
+def closing_line(books: Books, *, step: int, num_steps: int) -> str:
+    """How the run stands when the trainer leaves. Groups stay open where more were asked for than
+    `run.steps` steps took, as in a run that is resumed with fewer."""
+    if step < num_steps:
+        how = f"stopped at step {step} of {num_steps}"
+    elif books.open:
+        how = (
+            f"step {step} is behind the last one, run.steps is {num_steps}: {books.open} groups "
+            "stay open until the run is resumed with more steps"
+        )
+    else:
+        how = "the run is complete"
+    return (
+        f"{how}: {books.issued} groups issued = {books.trained} trained + {books.filtered} "
+        f"filtered + {books.stale} stale + {books.dead} dead + {books.open} open"
+    )
 
 
 def _thousands(value: float) -> str:

@@ -18,6 +18,7 @@ from consumers.trainer.learn.learner import Learner
 from consumers.trainer.loop import Loop
 from consumers.trainer.publish import Publisher
 from consumers.trainer.recovery import Recovered, recover
+from consumers.trainer.report import closing_line
 from consumers.trainer.saving import Saver
 from consumers.trainer.steering.announce import Announcer
 from consumers.trainer.steering.clock import PausableClock
@@ -210,16 +211,9 @@ class Session:
         reach(FailPoint.ENDED)
         if done or self._announcer.told_to_stop:
             await self._announcer.farewell(self._fleet)
-        logger.info(
-            "%s: %d groups issued = %d trained + %d filtered + %d stale + %d dead + %d open",
-            "the run is complete" if done else "stopped",
-            books.issued,
-            books.trained,
-            books.filtered,
-            books.stale,
-            books.dead,
-            books.open,
-        )
+        ledger = self._chronicle.ledger
+        line = closing_line(books, step=ledger.step, num_steps=self._ctx.config.run.steps)
+        logger.info("%s", line)
 
     async def _wake_on_stop(self) -> None:
         await self._ctx.stop.wait()

@@ -154,7 +154,7 @@ def _is_over(config: RunConfig, folder: RunFolder) -> bool:
     """Whether the trainer's last line says that all steps are done."""
     step = -1
     for line in read_metrics(folder.metrics, "end"):
-        step = int(line.get("step", -1))
+        step = number if isinstance(number := line.get("step"), int) else -1
     return step >= config.run.steps
 
 

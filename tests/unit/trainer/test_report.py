@@ -1,6 +1,9 @@
 """The lines that people grep."""
 
-from consumers.trainer.report import eval_line, step_line
+import pytest
+
+from consumers.trainer.books.balance import Books
+from consumers.trainer.report import closing_line, eval_line, step_line
 
 VALUES = {
     "step": 12,
@@ -38,3 +41,20 @@ def test_an_evaluation_is_one_line() -> None:
     assert eval_line(values) == "Eval v3 | reward 0.250 | 7/8 scored (incomplete)"
     values |= {"eval/num_scored": 8, "eval/num_other_version": 2.0}
     assert eval_line(values) == "Eval v3 | reward 0.250 | 8/8 scored | 2 of other versions"
+
+
+@pytest.mark.parametrize(
+    ("step", "num_open", "how"),
+    [
+        (4, 0, "the run is complete: 9 groups issued = 6 trained + "),
+        (3, 2, "stopped at step 3 of 4: "),
+        (4, 2, "step 4 is behind the last one, run.steps is 4: 2 groups stay open until"),
+        (6, 2, "step 6 is behind the last one, run.steps is 4: 2 groups stay open until"),
+    ],
+)
+def test_a_run_is_complete_when_nothing_is_open(step: int, num_open: int, how: str) -> None:
+    books = Books(
+        issued=9, open=num_open, trained=6, filtered=3 - num_open, stale=0, dead=0, balanced=True
+    )
+    line = closing_line(books, step=step, num_steps=4)
+    assert line.startswith(how) and line.endswith(f"0 dead + {num_open} open")
