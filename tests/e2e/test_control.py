@@ -46,6 +46,12 @@ def test_pause_drain_resume_and_stop(tmp_path: Path, recipe: str) -> None:
     assert finish(tmp_path, "control", "pause", "--run", recipe)[0] == 3
     broker = role("broker")
     eventually(lambda: broker.says("serving amqp://"), "the broker's start")
+    where = record.root / "broker"
+    eventually(lambda: broker.says(f"user and password: {where / 'monitoring.json'}"), "the rest")
+    assert f"its url with the password is in {where / 'url'}" in broker.output()
+    secrets = [(where / "url").read_text().split(":")[2].split("@")[0]]
+    secrets.append(json.loads((where / "monitoring.json").read_text())["password"])
+    assert not any(secret in broker.output() for secret in secrets)
     assert finish(tmp_path, "control", "pause", "--run", recipe, "--timeout", "1")[0] == 5
     trainer, producer = role("trainer", "--name", "t"), role("producer", "--name", "p")
     reward, rollout = role("reward", "--name", "s"), role("rollout", "--name", "r")

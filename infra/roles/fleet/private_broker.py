@@ -171,10 +171,12 @@ def run_broker(config: RunConfig) -> int:
         signal.signal(number, lambda *_: told.set())
     folder = RunFolder.of(config)
     with broker_for(config, folder) as broker:
-        from infra.amqp.url import management_url, mask_url
+        from infra.amqp.url import management_url, mask_url, without_user
 
         logger.info("serving %s for %s", mask_url(broker.url), folder.root)
-        logger.info("management %s", mask_url(management_url(broker.url)))
+        logger.info("its url with the password is in %s", folder.broker_url)
+        pages = without_user(management_url(broker.url))
+        logger.info("management %s (to look, user and password: %s)", pages, folder.monitoring)
         while not told.wait(_WATCH_S):
             broker.look_after()
         logger.info("stopping")
