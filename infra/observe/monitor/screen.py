@@ -1,6 +1,7 @@
 """The picture as lines of a terminal: what is wrong first, then the tables, as much as fits."""
 
 import textwrap
+from collections import Counter
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -177,8 +178,13 @@ def summary_line(picture: Picture) -> str:
         ),
         f"open {books['open']}" if books else "ledger -",
         f"slowest {picture.bottleneck.side or '-'}",
-        scene.run.wanted or "not heard",
+        scene.run.wanted,
     ]
+    if not scene.run.wanted:
+        heard = Counter(worker.role for worker in scene.workers if worker.alive)
+        who = ", ".join(f"{count} {role}" for role, count in sorted(heard.items())) or "nobody"
+        listening = f"listening for {human_seconds(scene.listened_s)}"
+        parts = ["no word from the trainer yet", listening, f"heard of this run: {who}"]
     if not scene.broker.connected:
         parts = [f"broker not reached for {human_seconds(scene.broker.since_s)}"]
     return " | ".join(parts)

@@ -19,7 +19,7 @@ from infra.observe.monitor.picture import Picture
 from infra.observe.monitor.scene import BrokerSeen, Scene
 from infra.observe.monitor.screen import screen, summary_line
 from infra.observe.monitor.tables import chosen
-from tests.unit.infra.observe.monitor.scenes import producer, rollout, scene, trainer
+from tests.unit.infra.observe.monitor.scenes import producer, reward, rollout, scene, trainer
 
 SIZES = [(80, 24), (200, 50)]
 
@@ -132,6 +132,13 @@ def test_one_line_for_where_nothing_can_be_drawn() -> None:
         "step 10/100 | version 10 | reward 0.500 | in flight 8/16 | prompts 3 | open 4 | "
         "slowest credits | running"
     )
+    early = scene(workers=(), listened_s=3.0)
+    early = replace(early, run=replace(early.run, wanted=""))
+    begun = replace(early, workers=(rollout(1), rollout(2), reward()))
+    for unheard, who in ((early, "nobody"), (begun, "1 reward, 2 rollout")):
+        assert summary_line(Picture.of(unheard)) == (
+            f"no word from the trainer yet | listening for 3 s | heard of this run: {who}"
+        )
     gone = scene(broker=BrokerSeen(address="a:1", connected=False, since_s=5.0))
     assert summary_line(Picture.of(gone)) == "broker not reached for 5 s"
 
