@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from consumers.rollout.replay.steps import Difference, Step
+from infra.observe.columns import trimmed
 from infra.observe.harmless import harmless
 from schemas.work import Rollout, Trajectory
 
@@ -32,7 +33,7 @@ def walk(steps: Sequence[Step]) -> str:
         tokens = f"{step.start}-{step.stop}" if step.start != step.stop else str(step.stop)
         begin = f"{number:>4} {step.phase:<{_PHASE}} {step.turn:>4} {tokens:>{_TOKENS}}  "
         lines.append(begin + _said(step, WIDTH - len(begin)))
-    return "\n".join(lines) + "\n"
+    return trimmed("\n".join(lines) + "\n")
 
 
 def verdict(rollout: Rollout, difference: Difference | None) -> str:

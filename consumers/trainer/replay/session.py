@@ -10,6 +10,7 @@ from consumers.trainer.replay.again import Again, Row
 from consumers.trainer.replay.choice import Plan, plans
 from consumers.trainer.replay.wanted import Wanted
 from consumers.trainer.replay.what_if import Changes
+from infra.observe.columns import trimmed
 from infra.observe.harmless import harmless
 from infra.roles.command.target import Target
 from infra.roles.errors import ExitCode, WarrenError
@@ -89,7 +90,7 @@ class Session:
 
     def _write(self, words: str) -> None:
         if not self._as_json:
-            sys.stdout.write(harmless(words, lines=True))
+            sys.stdout.write(trimmed(harmless(words, lines=True)))
             sys.stdout.flush()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from infra.amqp.listener import Listener
 from infra.amqp.url import parse_url
+from infra.observe.columns import trimmed
 from infra.observe.monitor.picture import Picture
 from infra.observe.monitor.poller import Poller
 from infra.observe.monitor.scene import SILENT_S
@@ -170,7 +171,9 @@ def _print_plainly(picture: Picture) -> None:
     from infra.observe.monitor.screen import screen
 
     console = Console(highlight=False, markup=False, width=_width())
-    console.print(screen(picture, width=console.width))
+    with console.capture() as printed:
+        console.print(screen(picture, width=console.width))
+    sys.stdout.write(trimmed(printed.get()))
 
 
 def _width() -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.observe.columns import trimmed
 from infra.observe.tracking.tracker import check_trackers
 from infra.roles.broker_url import BROKER_VARIABLE, configured_url
 from infra.roles.command.check_row import check_gold, check_prompt
@@ -117,7 +118,7 @@ def _shown(outcome: Outcome) -> str:
         return f"FAILED  {outcome.name:<13} {outcome.fault}\n"
     if outcome.missing:
         return f"skipped {outcome.name:<13} needs {outcome.missing}\n"
-    return "".join(f"ok      {outcome.name:<13} {line}\n" for line in outcome.lines)
+    return trimmed("".join(f"ok      {outcome.name:<13} {line}\n" for line in outcome.lines))
 
 
 def check_model(config: RunConfig) -> str:

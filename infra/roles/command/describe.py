@@ -7,6 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from infra.observe.columns import trimmed
 from schemas.config import RunConfig
 
 
@@ -25,7 +26,7 @@ def keys_at(location: Sequence[int | str]) -> dict[str, str]:
 
 def describe_config() -> str:
     """Every section with its keys: type, default, meaning. Ready to be shown."""
-    return "\n".join(_section(RunConfig, ())).strip()
+    return trimmed("\n".join(_section(RunConfig, ()))).strip()
 
 
 def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:

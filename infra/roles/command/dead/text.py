@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from infra.amqp.errors import BadMessage
+from infra.observe.columns import trimmed
 from infra.observe.harmless import harmless
 from infra.roles.command.dead.letter import Letter, read_original, why_not
 
@@ -53,7 +54,7 @@ def table(letters: list[Letter]) -> str:
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
         for row in rows
     ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return trimmed("\n".join(lines) + "\n")
 
 
 def page(letter: Letter) -> str:
@@ -71,7 +72,7 @@ def page(letter: Letter) -> str:
     if letter.traceback:
         lines += ["traceback", _indented(letter.traceback)]
     lines += _original(letter)
-    return "\n".join(lines) + "\n"
+    return trimmed("\n".join(lines) + "\n")
 
 
 def _row(letter: Letter) -> tuple[str, ...]:

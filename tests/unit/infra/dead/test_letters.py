@@ -9,6 +9,7 @@ import pytest
 from infra.amqp.codec import decode, encode
 from infra.amqp.dead import original_message
 from infra.amqp.message import Delivery, Envelope
+from infra.observe.columns import trimmed
 from infra.roles.command.dead.desk import Choice
 from infra.roles.command.dead.letter import granted_anew, read_letter, why_not
 from infra.roles.command.dead.requeue import wish
@@ -137,6 +138,7 @@ def test_nothing_of_a_stranger_reaches_the_terminal_as_it_is() -> None:
         read_letter(delivery("dead_letters", message(message_id="").envelope, b"")),
     ]
     shown = table(letters) + "".join(map(page, letters))
+    assert shown == trimmed(shown)
     assert all(char == "\n" or char.isprintable() for char in shown)
     assert "ZeroDivisionError: \\x1b[2J" in shown and "Traceback\\x07" in shown
     assert letters[2].id.startswith("sha256:")

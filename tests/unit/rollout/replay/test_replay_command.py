@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.observe.columns import trimmed
 from infra.roles.command.cli import main
 from infra.runs.folder import RunFolder
 from run import TOOLS
@@ -69,6 +70,7 @@ def replay(*words: str) -> int:
 def test_the_walk_is_shown_with_its_cuts_and_no_control_character(folder, capsys):
     assert replay("3.1") == 0
     shown = capsys.readouterr().out
+    assert shown == trimmed(shown)
     assert shown.replace("\n", " ").isprintable()
     for part in (
         "rollout 3.1 · train · row 0",

@@ -15,6 +15,7 @@ from consumers.trainer.learn.learner import StepResult
 from consumers.trainer.replay.command import add_arguments, run
 from consumers.trainer.replay.compare import compare
 from consumers.trainer.replay.what_if import CHANGEABLE
+from infra.observe.columns import trimmed
 from infra.roles.errors import ConfigError, WarrenError
 from infra.runs.folder import RunFolder
 from infra.runs.frames import encode_frame
@@ -144,6 +145,7 @@ def test_the_table_is_for_people(folder: RunFolder, capsys: pytest.CaptureFixtur
         assert part in said.out, said.out
     assert "step 1 on the way: equal" in said.err
     assert "\x1b" not in said.out
+    assert said.out == trimmed(said.out)
     assert replay(folder, "4") == 0
     assert "members  3.0 3.1" in capsys.readouterr().out
 
@@ -330,6 +332,7 @@ def test_what_if_shows_the_record_beside_what_would_have_been(
     assert replay(folder, "5", *changed) == 0
     out = capsys.readouterr().out
     assert "recorded" in out and "clipped tokens" in out and "equal" not in out
+    assert out == trimmed(out)
 
 
 def test_every_key_of_a_step_is_changeable_or_decides_the_batch() -> None:
