@@ -56,42 +56,39 @@ class ScoringProcess:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise _cannot_start(error) from error
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
-                [sys.executable, "-m", "consumers.reward.child", str(theirs.fileno()), *uses],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=_environment(),
-            )
-        except OSError as error:
-            ours.close()
-            raise _cannot_start(error) from error
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_LIMIT_BYTES)
-        child = cls(process, reader, writer)
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_LIMIT_BYTES)
+            try:  # nothing is awaited between the start and the `try` that ends it
+                process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
+                    [sys.executable, "-m", "consumers.reward.child", str(theirs.fileno()), *uses],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=_environment(),
+                )
+            except OSError as error:
+                writer.close()
+                raise _cannot_start(error) from error
+        child, loaded = cls(process, reader, writer), False
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 answer = await child.receive()
+            if "config_error" in answer:
+                raise ConfigError(answer["config_error"], hint=answer["hint"])
+            loaded = True
         except ProcessDied as error:
-            await child.kill()
             raise ConfigError(
                 f"reward functions {', '.join(uses)}: their process {error} while loading",
                 hint="its output is above this line",
             ) from None
         except TimeoutError:
-            await child.kill()
             raise ConfigError(
                 f"reward functions {', '.join(uses)} did not load in {START_TIMEOUT_S:.0f} s",
                 hint="move slow work out of the module into the function",
             ) from None
-        except asyncio.CancelledError:
-            await child.kill()
-            raise
-        if "config_error" in answer:
-            await child.kill()
-            raise ConfigError(answer["config_error"], hint=answer["hint"])
+        finally:
+            if not loaded:
+                await child.kill()
         return child
 
     def send(self, bodies: Sequence[bytes]) -> None:

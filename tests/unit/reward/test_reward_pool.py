@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumers.reward.pool import ScoringFailed, ScoringPool, default_size, short_names
-from consumers.reward.process import CannotStart
+from consumers.reward.process import CannotStart, ScoringProcess
 from infra.roles.errors import ConfigError, ExitCode
 from schemas.config import RewardSection
 from tests.unit.reward.reward_rollouts import rollout
@@ -178,6 +178,27 @@ async def test_no_process_outlives_the_pool(pools):
     pool = await pools(f"{SAMPLES}:command", size=2)
     await asyncio.gather(*(pool.score(body(n)) for n in range(4)))
     await pool.close()
+    assert [child for child in children() if b"consumers.reward.child" in child] == []
+
+
+async def test_no_process_outlives_a_start_that_is_cancelled_at_any_moment():
+    for turns in range(10):
+        starting = asyncio.create_task(ScoringProcess.start(["exact_match"]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert [child for child in children() if b"consumers.reward.child" in child] == []
+
+
+async def test_no_process_outlives_a_start_that_gets_a_strange_answer(monkeypatch):
+    async def nonsense(_process):
+        raise ValueError("not an answer")
+
+    monkeypatch.setattr(ScoringProcess, "receive", nonsense)
+    with pytest.raises(ValueError, match="not an answer"):
+        await ScoringProcess.start(["exact_match"])
     assert [child for child in children() if b"consumers.reward.child" in child] == []
 
 
