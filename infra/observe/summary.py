@@ -12,7 +12,7 @@ from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import newest_lines, read_metrics
 from schemas.journal import Batch
 
-MEMBERS = ("failed", "replaced", "reissued", "late")
+MEMBERS = ("failed", "replaced", "reissued", "late", "requeued")
 LEDGER = ("issued", "trained", "filtered", "stale", "dead", "open", "balanced")
 
 
@@ -110,7 +110,8 @@ def _cuts(steps: Sequence[Mapping[str, Any]], end: Mapping[str, Any]) -> dict[st
 
 
 def _members(end: Mapping[str, Any]) -> dict[str, int]:
-    """Rollouts that failed, were asked for once more, were lost, or came when decided."""
+    """Rollouts that failed, were asked for once more, were lost, came when decided, or were
+    tried again by a person."""
     return {name: int(end.get(f"total/{name}", 0)) for name in MEMBERS}
 
 

@@ -46,7 +46,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
         step(2, **counts, **{"staleness/mean": 1.0, "staleness/max": 2}),
         {"kind": "eval", "version": 2, "eval/reward": 0.95},
         end(issued=9, trained=4, filtered=3, stale=1, dead=1, open=0, balanced=True)
-        | {"total/failed": 5, "total/replaced": 2, "total/late": 1},
+        | {"total/failed": 5, "total/replaced": 2, "total/late": 1, "total/requeued": 3},
     )
     lines(
         tmp_path / "resources.jsonl",
@@ -81,7 +81,7 @@ def test_numbers_are_added_up_and_a_repeated_step_counts_once(tmp_path: Path) ->
             "open": 0,
             "balanced": True,
         },
-        "members": {"failed": 5, "replaced": 2, "reissued": 0, "late": 1},
+        "members": {"failed": 5, "replaced": 2, "reissued": 0, "late": 1, "requeued": 3},
         "trained_twice": 0,
         "wall_seconds": 12.5,
         "peak_pss_bytes": 900,
