@@ -236,10 +236,9 @@ class Rollout(Message):
     agent: str
     prompt_hash: str
     reward_data: RewardData
-    min_tokens: Count = 0
-    """Sampled tokens of each turn among which no stop token could be."""
     stop_token_ids: tuple[Count, ...] = Field(default=(), max_length=256)
-    """Those that could not be; empty where `min_tokens` is 0."""
+    """Those that could not be among the first `budgets.min_tokens` of a turn; empty where that
+    is 0."""
     tools: tuple[str, ...] | None = None
     """Of the task, with what follows: all that it takes to replay it. None: the recipe's."""
     sampling: Sampling | None = None

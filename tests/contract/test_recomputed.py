@@ -10,7 +10,7 @@ from schemas.config import RolloutSection
 from schemas.work import Turn, TurnKind
 from tests.contract.harness import prompt, request, run
 from tests.factories import models
-from tests.unit.trainer.batch.trajectories import trajectory
+from tests.unit.trainer.batch.trajectories import held, trajectory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -46,8 +46,7 @@ async def two_turns(served, section: RolloutSection, index: int):
         index=index, token_ids=tokens, mask=mask, logprobs=logprobs, turns=tuple(turns)
     )
     stops = tuple(sorted(STOPS)) if section.min_tokens else ()
-    held = {"min_tokens": section.min_tokens, "stop_token_ids": stops}
-    return made.model_copy(update={"rollout": made.rollout.model_copy(update=held)})
+    return held(made, min_tokens=section.min_tokens, stop_token_ids=stops)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,6 @@ def to_rollout(
 ) -> Rollout:
     """A finished rollout, sampled with these stop tokens."""
     task = state.task
-    min_tokens = task.budgets.min_tokens
     return Rollout(
         rollout_id=task.rollout_id,
         group=task.group,
@@ -130,8 +129,7 @@ def to_rollout(
         agent=task.agent,
         prompt_hash=task.prompt_hash,
         reward_data=task.reward_data,
-        min_tokens=min_tokens,
-        stop_token_ids=tuple(sorted(stop_token_ids)) if min_tokens else (),
+        stop_token_ids=tuple(sorted(stop_token_ids)) if task.budgets.min_tokens else (),
         tools=task.tools,
         sampling=task.sampling,
         budgets=task.budgets,

@@ -89,13 +89,14 @@ def _pad(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> Mic
 
 
 def _withheld(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> NDArray[np.int64] | None:
-    width = max((len(one.stop_token_ids) for one in rollouts if one.min_tokens), default=0)
+    pairs = [(one, one.budgets.min_tokens if one.budgets else 0) for one in rollouts]
+    width = max((len(one.stop_token_ids) for one, least in pairs if least), default=0)
     if width == 0:
         return None
     withheld = np.full((*shape, width), -1, dtype=np.int64)
-    for row, one in enumerate(rollouts):
+    for row, (one, least) in enumerate(pairs):
         for turn in one.progress.turns:
-            if turn.kind is TurnKind.ASSISTANT and one.min_tokens:
-                end = min(turn.start + one.min_tokens, turn.stop)
+            if turn.kind is TurnKind.ASSISTANT and least:
+                end = min(turn.start + least, turn.stop)
                 withheld[row, turn.start : end, : len(one.stop_token_ids)] = one.stop_token_ids
     return withheld

@@ -9,6 +9,7 @@ from schemas.arrays import to_runs
 from schemas.config import RunConfig
 from schemas.tokens import Tokens
 from schemas.work import (
+    Budgets,
     Interruption,
     Progress,
     Purpose,
@@ -116,3 +117,16 @@ def recipe(**sections: dict[str, Any]) -> RunConfig:
     for name, keys in sections.items():
         base[name] = base.get(name, {}) | keys
     return RunConfig.model_validate(base)
+
+
+def held(one: Trajectory, *, min_tokens: int, stop_token_ids: tuple[int, ...]) -> Trajectory:
+    """It, sampled so that none of these ends a turn among its first so many tokens."""
+    budgets = Budgets(
+        max_prompt_tokens=1000,
+        max_response_tokens=1000,
+        max_turn_tokens=1000,
+        max_turns=8,
+        min_tokens=min_tokens,
+    )
+    changes = {"budgets": budgets, "stop_token_ids": stop_token_ids}
+    return one.model_copy(update={"rollout": one.rollout.model_copy(update=changes)})

@@ -12,7 +12,7 @@ from consumers.trainer.learn.policy import Policy
 from consumers.trainer.learn.sampled_from import SampledFrom
 from schemas.config import RolloutSection
 from schemas.work import Turn, TurnKind
-from tests.unit.trainer.batch.trajectories import random_trajectories, recipe, trajectory
+from tests.unit.trainer.batch.trajectories import held, random_trajectories, recipe, trajectory
 
 STOPS = (5, 6, 7)
 
@@ -34,8 +34,8 @@ def stored(policy: Policy, options: dict[str, float]) -> MicroBatch:
             mask=tokens.mask_array.tolist(),
             turns=turns,
         )
-        held = {"min_tokens": options.get("min_tokens", 0), "stop_token_ids": STOPS}
-        made.append(again.model_copy(update={"rollout": again.rollout.model_copy(update=held)}))
+        least = int(options.get("min_tokens", 0))
+        made.append(held(again, min_tokens=least, stop_token_ids=STOPS))
     (batch,) = pack(made, [1.0, -1.0, 0.5, -0.5], 10_000)
     mask = torch.from_numpy(batch.mask)
     withheld = None if batch.withheld is None else torch.from_numpy(batch.withheld)

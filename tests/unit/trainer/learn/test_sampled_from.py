@@ -9,7 +9,7 @@ from consumers.trainer.batch.packing import pack
 from consumers.trainer.learn.logprobs import logprobs_of
 from consumers.trainer.learn.sampled_from import SampledFrom
 from schemas.work import Turn, TurnKind
-from tests.unit.trainer.batch.trajectories import trajectory
+from tests.unit.trainer.batch.trajectories import held, trajectory
 
 PROBABILITIES = [0.5, 0.25, 0.15, 0.06, 0.04]
 
@@ -77,8 +77,7 @@ def test_a_batch_tells_where_stop_tokens_could_not_be():
         Turn(kind=TurnKind.ASSISTANT, start=7, stop=8),
     )
     one = trajectory(index=0, token_ids=range(8), mask=[0, 0, 1, 1, 1, 1, 0, 1], turns=turns)
-    held = {"min_tokens": 2, "stop_token_ids": (30, 31)}
-    one = one.model_copy(update={"rollout": one.rollout.model_copy(update=held)})
+    one = held(one, min_tokens=2, stop_token_ids=(30, 31))
     other = trajectory(index=1, token_ids=[1, 2, 3], mask=[0, 1, 1])
     (batch,) = pack([one, other], [0.0, 0.0], 100)
     none, both = [-1, -1], [30, 31]
