@@ -9,7 +9,8 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -61,10 +62,16 @@ class Management:
         url: Base URL with credentials, `http://user:password@host:15672`.
         vhost: Virtual host of the run.
         timeout_s: Until an answer begins, and then until all of it is there.
+
+    Raises:
+        ManagementUnreachable: The URL is none.
     """
 
     def __init__(self, url: str, *, vhost: str = "/", timeout_s: float = 5.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ManagementUnreachable(f"no URL: {mask_url(url)}", hint=_ELSEWHERE) from error
         self._base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._vhost = quote(vhost, safe="")
         self._timeout_s = timeout_s
@@ -79,8 +86,8 @@ class Management:
             ManagementUnreachable: No answer, or an error.
         """
         prefix = f"{run}."
-        found = self._get(f"/api/queues/{self._vhost}")
-        rows = [_row(q, prefix) for q in found if str(q.get("name", "")).startswith(prefix)]
+        with self._sense(f"/api/queues/{self._vhost}") as found:
+            rows = [_row(q, prefix) for q in found if str(q.get("name", "")).startswith(prefix)]
         return sorted(rows, key=lambda row: row.name)
 
     def alarms(self) -> list[str]:
@@ -89,13 +96,13 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        nodes = self._get("/api/nodes")
-        return [
-            f"{what} on {node.get('name')}"
-            for node in nodes
-            for what, key in (("memory", "mem_alarm"), ("disk", "disk_free_alarm"))
-            if node.get(key)
-        ]
+        with self._sense("/api/nodes") as nodes:
+            return [
+                f"{what} on {node.get('name')}"
+                for node in nodes
+                for what, key in (("memory", "mem_alarm"), ("disk", "disk_free_alarm"))
+                if node.get(key)
+            ]
 
     def objects(self) -> dict[str, int]:
         """How many `connections`, `channels`, `queues` and `consumers` the broker has.
@@ -103,9 +110,10 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        found = self._get("/api/overview").get("object_totals") or {}
         names = ("connections", "channels", "queues", "consumers")
-        return {name: int(found.get(name) or 0) for name in names}
+        with self._sense("/api/overview") as overview:
+            found = overview.get("object_totals") or {}
+            return {name: int(found.get(name) or 0) for name in names}
 
     def version(self) -> str:
         """RabbitMQ's version.
@@ -113,7 +121,8 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        return str(self._get("/api/overview").get("rabbitmq_version", ""))
+        with self._sense("/api/overview") as overview:
+            return str(overview.get("rabbitmq_version", ""))
 
     def listens(self, port: int) -> bool:
         """Whether the node serves this port: the last thing that its start does.
@@ -121,8 +130,9 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        listeners = self._get("/api/overview").get("listeners") or ()
-        return any(listener.get("port") == port for listener in listeners)
+        with self._sense("/api/overview") as overview:
+            listeners = overview.get("listeners") or ()
+            return any(listener.get("port") == port for listener in listeners)
 
     def connections(self) -> list[Mapping[str, Any]]:
         """Open connections with `name`, `user`, `client_properties`, `state`.
@@ -130,8 +140,8 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        found: Sequence[Mapping[str, Any]] = self._get(f"/api/vhosts/{self._vhost}/connections")
-        return list(found)
+        with self._sense(f"/api/vhosts/{self._vhost}/connections") as found:
+            return list(found)
 
     def close_connection(self, name: str) -> None:
         """Close a connection from the broker's side.
@@ -147,8 +157,8 @@ class Management:
         Raises:
             ManagementUnreachable: No answer, or an error.
         """
-        found = self._get(f"/api/consumers/{self._vhost}")
-        return [row for row in found if str(row["queue"]["name"]).startswith(f"{run}.")]
+        with self._sense(f"/api/consumers/{self._vhost}") as found:
+            return [row for row in found if str(row["queue"]["name"]).startswith(f"{run}.")]
 
     def policies_of(self, run: str) -> dict[str, str]:
         """Queue -> the policy that applies to it, of the queues that have one.
@@ -157,11 +167,12 @@ class Management:
             ManagementUnreachable: No answer, or an error.
         """
         prefix = f"{run}."
-        return {
-            str(queue["name"]).removeprefix(prefix): str(queue["policy"])
-            for queue in self._get(f"/api/queues/{self._vhost}")
-            if str(queue.get("name", "")).startswith(prefix) and queue.get("policy")
-        }
+        with self._sense(f"/api/queues/{self._vhost}") as found:
+            return {
+                str(queue["name"]).removeprefix(prefix): str(queue["policy"])
+                for queue in found
+                if str(queue.get("name", "")).startswith(prefix) and queue.get("policy")
+            }
 
     def peek(self, queue: str, count: int = 1) -> list[Mapping[str, Any]]:
         """The first messages of a queue as the pages' "Get messages" shows them, put back.
@@ -203,6 +214,23 @@ class Management:
         body = {"durable": True, "arguments": {"x-queue-type": "stream"}}
         self._call("PUT", f"/api/queues/{self._vhost}/{quote(name, safe='')}", body)
 
+    @contextmanager
+    def _sense(self, path: str) -> Iterator[Any]:
+        """What is answered, for the block to make sense of.
+
+        Raises:
+            ManagementUnreachable: No answer, an error, or the block finds no sense in it.
+        """
+        found = self._get(path)
+        try:
+            yield found
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise ManagementUnreachable(
+                f"GET {path} at {self._base}: an answer of no sense: {type(error).__name__}: "
+                f"{error}",
+                hint=_ELSEWHERE,
+            ) from error
+
     def _get(self, path: str) -> Any:
         return self._ask("GET", path)
 
@@ -216,13 +244,12 @@ class Management:
             ) from error
 
     def _call(self, method: str, path: str, content: object = None) -> bytes:
-        request = urllib.request.Request(
-            self._base + path,
-            method=method,
-            data=None if content is None else json.dumps(content).encode(),
-            headers={"Authorization": self._authorization, "Content-Type": "application/json"},
-        )
+        data = None if content is None else json.dumps(content).encode()
+        headers = {"Authorization": self._authorization, "Content-Type": "application/json"}
         try:
+            request = urllib.request.Request(
+                self._base + path, method=method, data=data, headers=headers
+            )
             with self._opener.open(request, timeout=self._timeout_s) as answer:
                 return _read(answer, self._timeout_s)
         except urllib.error.HTTPError as error:

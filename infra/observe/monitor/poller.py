@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from infra.amqp.admin import Management, QueueRow
-from infra.amqp.errors import ManagementUnreachable
 from infra.amqp.url import management_url, parse_url
+from infra.roles.errors import WarrenError
 
 _PERIOD_S = 5.0
 """RabbitMQ counts anew so often: who asks more often makes it work for the same answer."""
@@ -51,10 +51,8 @@ class Poller:
         while not self._stop.is_set():
             try:
                 self.told = self._ask()
-            except ManagementUnreachable as error:
+            except WarrenError as error:
                 self.told = Told(error=str(error).partition("\n")[0])
-            except Exception as error:  # the boundary of one question: it is asked again
-                self.told = Told(error=f"{type(error).__name__}: {error}".partition("\n")[0])
             self._stop.wait(_PERIOD_S)
 
     def _ask(self) -> Told:

@@ -1,41 +1,55 @@
 """The management API may answer anything: it is asked on."""
 
 import threading
-from typing import Any
 
 import pytest
 
-from infra.amqp.admin import Management, QueueRow
+from infra.amqp.admin import Management
+from infra.amqp.errors import ManagementUnreachable
 from infra.observe.monitor import poller
 from infra.observe.monitor.poller import Poller
 
 
-@pytest.mark.parametrize("error", [RecursionError, OverflowError, IndexError, KeyError])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        5,
+        [5],
+        [{"name": "r.prompts", "messages_ready": "many"}],
+        [{"name": "r.prompts", "messages_ready": float("inf")}],
+        [{"name": "r.prompts", "message_stats": [1]}],
+        [{"name": "r.prompts", "arguments": "none\nat all"}],
+    ],
+)
 def test_an_answer_that_makes_no_sense_is_told_and_asked_again(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, answer: object
 ) -> None:
     asked: list[str] = []
     third = threading.Event()
 
-    def answer(_management: Management, run: str) -> list[QueueRow]:
-        asked.append(run)
+    def get(_management: Management, path: str) -> object:
+        asked.append(path)
         if len(asked) == 3:
             third.set()
-        raise error("of no sense\nat all")
-
-    def no_alarms(_management: Management) -> list[Any]:
-        return []
+        return answer
 
     monkeypatch.setattr(poller, "_PERIOD_S", 0.001)
-    monkeypatch.setattr(Management, "queues", answer)
-    monkeypatch.setattr(Management, "alarms", no_alarms)
+    monkeypatch.setattr(Management, "_get", get)
     asking = Poller(lambda: "amqp://u:p@h/", run="r")
     asking.start()
     heard = third.wait(30.0)
     asking.stop()
     assert heard
-    assert asking.told.error.startswith(f"{error.__name__}: ")
-    assert "of no sense" in asking.told.error
+    assert asking.told.error.startswith("GET /api/queues/%2F at http://h:15672: an answer of no ")
+
+
+@pytest.mark.parametrize("named", ["http://[", "h:15672", "gopher://h"])
+def test_a_management_url_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("WARREN_MANAGEMENT_URL", named)
+    asking = Poller(lambda: "amqp://u:p@h/", run="r")
+    with pytest.raises(ManagementUnreachable):
+        asking._ask()
 
 
 def test_an_absurd_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
