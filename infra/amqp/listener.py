@@ -10,6 +10,8 @@ Declares nothing of the topology, publishes nothing, takes no message from a que
 import os
 import secrets
 import socket
+import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -36,6 +38,12 @@ _DEPTHS_S = 2.0
 _CONNECT_S = 5.0
 _MOST = 10_000
 """Messages kept until they are taken; the oldest go first."""
+
+_STRANGE = (
+    *(ValueError, TypeError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, RecursionError, struct.error),
+)
+"""What pika raises over a URL's options and over bytes that are no AMQP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +115,14 @@ class Listener:
             except (*PIKA_ERRORS, LinkLost, WarrenError) as error:
                 refused = fatal(error, address=self.hearing.address)
                 self._down(str(refused).partition("\n")[0] if refused else describe(error))
-            except Exception as error:  # the boundary to files and bytes of others: it goes on
+            except _STRANGE as error:
                 self._down(describe(error))
             finally:
                 if connection is not None and connection.is_open:
-                    with suppress(Exception):  # the same boundary: what is left is read
+                    with suppress(*PIKA_ERRORS, *_STRANGE):  # what is left is read
                         connection.close()
+                if sys.exception() is not None:
+                    self._down("it cannot be heard any more: start the monitor again")
             self._stop.wait(_PAUSE_S)
 
     def _listen(self, connection: Any) -> None:
