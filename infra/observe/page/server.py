@@ -6,6 +6,7 @@ What rollouts say is hostile: it leaves here as JSON, and a browser runs no scri
 import ipaddress
 import logging
 import socket
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -18,7 +19,8 @@ import orjson
 from infra.observe.page.answers import Answers, NotFound
 from infra.observe.page.query import BadQuery
 from infra.observe.page.runs import Runs
-from infra.roles.errors import ConfigError
+from infra.roles.errors import ConfigError, WarrenError
+from schemas.base import encodable
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +144,9 @@ class _Server(ThreadingHTTPServer):
     host: str
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away in the middle is nothing to tell of."""
-        logger.debug("a connection broke", exc_info=True)
+        """A browser that went away in the middle is nothing to tell of; a fault of ours is."""
+        gone = isinstance(sys.exception(), ConnectionError | TimeoutError)
+        logger.log(logging.DEBUG if gone else logging.ERROR, "a request broke", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -169,18 +172,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(path.removeprefix("/api/"), words)
 
     def _answer(self, what: str, words: str) -> None:
+        status, said = HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the page: its terminal says it"
+        content: bytes | None = None
         try:
             query = dict(parse_qsl(words, max_num_fields=32))
             content = orjson.dumps(self.server.answers.answer(what, query))
         except NotFound as error:
-            self._problem(HTTPStatus.NOT_FOUND, str(error))
+            status, said = HTTPStatus.NOT_FOUND, str(error)
         except (BadQuery, ValueError) as error:
-            self._problem(HTTPStatus.BAD_REQUEST, str(error))
-        except Exception as error:  # the boundary of one request: the next one is answered
-            logger.exception("cannot answer %r?%r", what, words)
-            self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
-        else:
-            self._send(HTTPStatus.OK, "application/json", content)
+            status, said = HTTPStatus.BAD_REQUEST, str(error)
+        except (WarrenError, OSError) as error:  # what lies in the run folder
+            logger.warning("cannot answer %r?%r: %r", what, words, str(error))
+            said = str(error)
+        finally:
+            if content is None:
+                self._problem(status, encodable(said))
+            else:
+                self._send(HTTPStatus.OK, "application/json", content)
 
     def _problem(self, status: HTTPStatus, text: str) -> None:
         self._send(status, "application/json", orjson.dumps({"error": text}))
