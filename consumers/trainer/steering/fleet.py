@@ -22,7 +22,7 @@ _MAX_SUSPECTS = 4
 
 
 class Fleet:
-    """The newest heartbeat of each role process."""
+    """The newest heartbeat of each role process that is of our run, or knows none yet."""
 
     def __init__(self, ctx: RoleContext) -> None:
         self._ctx = ctx
@@ -39,6 +39,8 @@ class Fleet:
             except BadMessage as error:
                 logger.debug("a heartbeat that cannot be read: %s", error.reason)
                 continue
+            if beat.run_id not in ("", self._ctx.known_run_id):
+                continue  # of another run of this name: its rollouts may have the ids of ours
             now = _now()
             name = f"{beat.role}/{beat.worker}"
             if beat.state == LEFT:

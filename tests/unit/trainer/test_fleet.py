@@ -14,17 +14,28 @@ from schemas.reports import RolloutReport, Suspect
 
 def heard(role: str, worker: str, *rollout_ids: str, **fields: Any) -> Any:
     """A heartbeat as it is delivered."""
-    beat = Heartbeat(
-        role=role,
-        worker=worker,
-        host="h",
-        pid=1,
-        state="running",
-        rollout_ids=rollout_ids,
-        **fields,
-    )
+    facts = {"host": "h", "pid": 1, "state": "running", "rollout_ids": rollout_ids, **fields}
+    beat = Heartbeat.model_validate({"role": role, "worker": worker, **facts})
     envelope, body = encode(beat, app_id="x", correlation_id="x", headers={})
     return SimpleNamespace(envelope=envelope, body=body)
+
+
+def context(events: Any) -> Any:
+    return SimpleNamespace(broker=SimpleNamespace(events=events), known_run_id="a")
+
+
+async def test_what_another_run_of_the_name_holds_does_not_count() -> None:
+    async def events() -> AsyncIterator[Any]:
+        yield heard("rollout", "w1", "1.0", run_id="a", version=3)
+        yield heard("rollout", "w2", "2.0", run_id="b", version=9, refuses=4)
+        yield heard("rollout", "w1", "3.0", run_id="b", state="left")
+        yield heard("rollout", "w3", run_id="")
+
+    listener = fleet.Fleet(context(events))
+    await listener.run()
+    assert listener.held() == {"1.0"}
+    assert (listener.newest_served(), listener.newest_refused()) == (3, -1)
+    assert [beat.worker for beat in listener.alive()] == ["w1", "w3"]
 
 
 async def test_workers_that_come_and_go_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +49,7 @@ async def test_workers_that_come_and_go_are_not_remembered(monkeypatch: pytest.M
             yield heard("reward", "lasting")
             clock += 10
 
-    listener = fleet.Fleet(SimpleNamespace(broker=SimpleNamespace(events=events)))  # type: ignore[arg-type]
+    listener = fleet.Fleet(context(events))
     await listener.run()
     assert listener.held() == {"99.0"}
     assert sorted(beat.worker for beat in listener.alive()) == ["lasting", "w99"]
@@ -70,7 +81,7 @@ async def test_a_version_is_refused_when_nobody_serves_it_and_those_who_could_sa
             yield heard("rollout", name, version=version, refuses=refuses)
         yield heard("reward", "r")
 
-    listener = fleet.Fleet(SimpleNamespace(broker=SimpleNamespace(events=events)))  # type: ignore[arg-type]
+    listener = fleet.Fleet(context(events))
     await listener.run()
     assert listener.refuses(5) is refused
     assert listener.newest_served() == max((version for _, version, _ in workers), default=-1)
@@ -91,10 +102,7 @@ async def test_who_stays_is_waited_for_until_it_leaves_or_is_not_heard(
         yield SimpleNamespace(envelope=envelope, body=body)
         yield heard("trainer", "t", run_id="a")
 
-    ctx = SimpleNamespace(
-        broker=SimpleNamespace(events=events), known_run_id="a", app_id="trainer/t"
-    )
-    listener = fleet.Fleet(ctx)  # type: ignore[arg-type]
+    listener = fleet.Fleet(context(events))
     await listener.run()
     assert listener.staying(0.0) == ["rollout/stays"]
     clock = 40.0
@@ -120,7 +128,7 @@ async def test_who_came_back_is_remembered_when_his_worker_is_gone(
         for report in reports:
             yield heard("rollout", "w1", rollout=report)
 
-    listener = fleet.Fleet(SimpleNamespace(broker=SimpleNamespace(events=events)))  # type: ignore[arg-type]
+    listener = fleet.Fleet(context(events))
     await listener.run()
     clock = 59.0
     assert listener.suspects() == (Suspect(rollout_id="3.1", returns=3),)
