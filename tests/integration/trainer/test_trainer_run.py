@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from infra.amqp.codec import encode
+from infra.amqp.message import Outgoing
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
 from infra.runs.metrics import read_metrics
-from schemas.control import Wanted
+from schemas.control import Command, Verb, Wanted
 from schemas.journal import Batch, Stepped
 from tests.factories.world import World, working
 from tests.integration.trainer.books import records_of
@@ -137,34 +139,49 @@ async def test_outstanding_groups_never_exceed_the_limit(recipe, trainer, connec
     assert not open_groups
 
 
+async def command(world: World, verb: Verb, number: int) -> None:
+    """As `run.py control` sends it."""
+    run_id = world.states[-1].run_id
+    envelope, body = encode(
+        Command(run_id=run_id, verb=verb, number=number),
+        app_id="op/0",
+        correlation_id="",
+        headers={"run_id": run_id},
+    )
+    await world.broker.publish(
+        Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)
+    )
+
+
+async def test_a_run_that_is_resumed_with_fewer_steps_leaves_its_groups_open_and_says_so(
+    recipe, trainer, connect, capfd
+) -> None:
+    async with working(World(await connect(app_id="world/0"), delay_s=0.02)) as world:
+        running = asyncio.create_task(trainer(recipe(run={"steps": 9})))
+        await world.until(lambda: world.version >= 1)
+        await command(world, "stop", 1)
+        assert await asyncio.wait_for(running, 60) == 0
+        shorter = recipe(run={"steps": 1})
+        assert await asyncio.wait_for(trainer(shorter, resume=True), 60) == 0
+    end = list(read_metrics(RunFolder.of(shorter).metrics, "end"))[-1]
+    said = capfd.readouterr().out
+    assert end["ledger/balanced"] and end["ledger/open"] > 0
+    assert f"run.steps is 1: {end['ledger/open']} groups stay open until" in said
+    assert "the run is complete" not in said
+
+
 async def test_pause_and_stop(recipe, trainer, connect) -> None:
     """Commands are answered by `RunState`; a stopped run can be resumed to its end."""
-    from infra.amqp.codec import encode
-    from infra.amqp.message import Outgoing
-    from schemas.control import Command
-
     config = recipe(run={"steps": 6})
     broker = await connect(app_id="world/0")
-
-    async def command(verb: str, number: int) -> None:
-        envelope, body = encode(
-            Command(run_id=world.states[-1].run_id, verb=verb, number=number),
-            app_id="op/0",
-            correlation_id="",
-            headers={},
-        )
-        await broker.publish(
-            Outgoing(exchange="sync", routing_key="", envelope=envelope, body=body)
-        )
-
     async with working(World(broker, delay_s=0.02)) as world:
         running = asyncio.create_task(trainer(config))
         await world.until(lambda: world.version >= 1)
-        await command("pause", 1)
+        await command(world, "pause", 1)
         await world.until(lambda: world.states[-1].wanted is Wanted.PAUSED)
-        await command("resume", 2)
+        await command(world, "resume", 2)
         await world.until(lambda: world.states[-1].wanted is Wanted.RUNNING)
-        await command("stop", 3)
+        await command(world, "stop", 3)
         assert await asyncio.wait_for(running, 60) == 0
         await world.until(lambda: world.over)
         numbers = [state.number for state in world.states]
