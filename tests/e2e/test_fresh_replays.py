@@ -103,6 +103,17 @@ def test_the_versions_own_weights_repeat_it_tool_and_all(run, capsys):
     assert "every token is the same" in shown
 
 
+@pytest.mark.vllm
+def test_vllm_repeats_greedily_what_another_engine_recorded_tool_and_all(run, capsys):
+    words = ("--set", "rollout.engine=vllm", "--version", "1", "--seed", "11")
+    assert fresh(run, *words) == 0
+    shown = capsys.readouterr().out
+    assert "fresh: version 1, seed 11, engine vllm" in shown
+    assert "turn 2 · tool · equal" in shown
+    assert "every token is the same" in shown
+    assert "log-probabilities of the sampled tokens differ by at most" in shown
+
+
 def test_weights_of_a_checkpoint_and_another_seed_do_something_else(run, capsys):
     assert fresh(run, "--version", "2", "--seed", "11", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -125,6 +136,14 @@ def test_a_version_that_never_was_is_exit_2_and_says_so(run, capsys):
         assert f"version {number} was never published: the newest is version 3\n" in (
             capsys.readouterr().err
         )
+
+
+def test_all_at_once_is_refused_with_what_does_all(capsys):
+    words = ["replay", "rollout", "all", "--fresh", "--step", "3"]
+    with pytest.raises(SystemExit) as ended:
+        main(words, tools=TOOLS, roles={}, entry=Path("run.py"))
+    assert ended.value.code == 2
+    assert "one rollout at a time: name it" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_other_weights_is_refused(run, caller_folder, capsys):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from consumers.rollout.replay.model import with_model
 from consumers.rollout.replay.side_by_side import first_differing, side_by_side
 from consumers.rollout.replay.task import task_of
 from consumers.rollout.replay.versions import KeptVersions, ranges
+from infra.roles.command.rollouts import ALL
 from infra.roles.command.target import add_run_option, target
 from infra.roles.errors import ConfigError, ExitCode
 from infra.runs.journal_reader import JournalReader
@@ -24,7 +25,9 @@ from schemas.work import Rollout, RolloutTask, Trajectory
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Of the command line."""
-    parser.add_argument("rollout", metavar="ID", help="GROUP.INDEX as in 17.3, or eval20.5")
+    parser.add_argument(
+        "rollout", metavar="ID", type=_one, help="GROUP.INDEX as in 17.3, or eval20.5"
+    )
     parser.add_argument(
         "--version",
         type=int,
@@ -65,6 +68,15 @@ def run(options: Namespace) -> int:
                 f"versions that are: {ranges(kept.numbers)}\n"
             )
     return ExitCode.DONE
+
+
+def _one(rollout: str) -> str:
+    if rollout == ALL:
+        raise ArgumentTypeError(
+            "--fresh generates one rollout at a time: name it (17.3, eval20.5); 'replay rollout "
+            "all' without --fresh compares all with the record, with --rescore it scores them anew"
+        )
+    return rollout
 
 
 def _version(asked: int | None, recorded: Rollout, kept: KeptVersions) -> int:
