@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from consumers.rollout.engines.base import Engine
 from consumers.rollout.engines.build import build_engine
@@ -68,8 +68,9 @@ async def _started(config: RunConfig, weights: PreparedWeights) -> AsyncIterator
             await engine.start(weights)
         yield engine
     finally:
-        async with asyncio.timeout(_CLOSE_S):
-            await engine.close()
+        with suppress(TimeoutError):  # what it has generated is worth more than a good end
+            async with asyncio.timeout(_CLOSE_S):
+                await engine.close()
 
 
 @asynccontextmanager
