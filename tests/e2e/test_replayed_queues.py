@@ -6,7 +6,7 @@ left alone, tells what weights, batches and books must be.
 
 import json
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from infra.amqp.admin import Management
 from infra.amqp.topology import WORK_QUEUES
 from infra.amqp.url import management_url
 from infra.runs.metrics import read_metrics
+from producers.replay.dump import from_line, to_line
 from schemas.journal import Arrived, Batch, Late
 from tests.e2e.plugs import FREE_STEPS
 from tests.e2e.runs import RunRecord, eventually, finish, start, write_recipe
@@ -58,6 +59,19 @@ def outcome(record: RunRecord) -> Outcome:
         evaluations={line["version"]: line["eval/reward"] for line in evaluations},
         books={name: value for name, value in end.items() if name.startswith("ledger/")},
     )
+
+
+def drawn_out(dump: Path) -> Path:
+    """A dump of the trajectories in `dump`, a minute between one and the next."""
+    recorded = [from_line(line, where=str(dump)) for line in dump.read_bytes().splitlines()]
+    lines = [
+        to_line(replace(one, envelope=replace(one.envelope, timestamp=60 * number)))
+        for number, one in enumerate(one for one in recorded if one.envelope.type == "Trajectory")
+    ]
+    assert len(lines) > 1
+    path = dump.with_name("drawn-out.jsonl")
+    path.write_bytes(b"".join(lines))
+    return path
 
 
 @dataclass
@@ -106,11 +120,12 @@ def test_replays_change_neither_ledger_nor_journal_nor_weights(world: World) -> 
     world.replay("--to-file", str(dump))
     kinds = {json.loads(line)["type"] for line in dump.read_text().splitlines()}
     assert kinds >= {"Credit", "RolloutTask", "Rollout", "Trajectory"}
-    slow = ("--type", "Trajectory", "--to-queue", "trajectories", "--speed", "0.01")
+    slow = ("--from-file", str(drawn_out(dump)), "--to-queue", "trajectories", "--speed", "0.01")
     killed = start(world.folder, "replay", "queue", "--run", "runs/live", *slow, url=world.url)
     eventually(lambda: live.says(SAID), "the first replay to reach the trainer")
     killed.process.kill()
-    assert killed.exit_code() == -signal.SIGKILL
+    assert killed.exit_code() == -signal.SIGKILL, killed.output()
+    assert not killed.says("sent to")
     world.replay("--from-file", str(dump), "--to-queue", "original")
     for queue in (*WORK_QUEUES, "failures", "dead_letters"):
         world.replay("--from-file", str(dump), "--to-queue", queue, "--count", "40")
