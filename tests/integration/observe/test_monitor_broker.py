@@ -189,7 +189,7 @@ def test_a_broker_that_comes_back_is_heard_again(
         argv(run_name), cwd=tmp_path, env=environment(killable_node.url), stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    _read_until(process, "not heard")
+    _read_until(process, "heard of this run: nobody")
     killable_node.kill()
     _read_until(process, "problem: the broker at")
     killable_node.start(timeout_s=120.0)
