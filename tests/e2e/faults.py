@@ -12,8 +12,8 @@ from typing import Any
 from tests.e2e.stage import Stage
 
 Named = tuple[float, dict[str, str]]
-NEVER = "rollout.engine_options={mean_tokens=20,token_s=0.04,tick_s=0.05,load_s=100000}"
-SILENT = "rollout.engine_options={mean_tokens=1000,token_s=100000,tick_s=0.05}"
+NEVER = ("rollout.engine_options={mean_tokens=20,token_s=0.04,tick_s=0.05,load_s=100000}",)
+SMALL = ("rollout.slots=2",)
 
 
 def stuck_tool(stage: Stage) -> Named:
@@ -51,16 +51,14 @@ def version_skew(stage: Stage) -> Named:
 
 
 def dead_engine(stage: Stage) -> Named:
-    """One more worker, whose engine gives one token and no other."""
-    with _further(stage, SILENT, "mute"):
-        stage.until(
-            lambda picture: _worker(picture, "mute")["slots_used"] > 0, "mute holds nothing"
-        )
-        return stage.until_named("dead_engine", "mute")
+    """The engine of one worker gives no token to anybody."""
+    with _weather(stage, "mute"):
+        return stage.until_named("dead_engine", "rollout-1")
 
 
 def poison_prompt(stage: Stage) -> Named:
     """Whoever runs one certain call dies."""
+    stage.past.add("poison_prompt")
     with _weather(stage, "poison"):
         return stage.until_named("poison_prompt")
 
@@ -82,7 +80,7 @@ def broker_alarm(stage: Stage) -> Named:
 
 def too_few_slots(stage: Stage) -> Named:
     """Both workers leave, one with two slots is there for them."""
-    with _further(stage, "rollout.slots=2", "small"):
+    with _further(stage, SMALL, "small"):
         stage.until(lambda picture: _worker(picture, "small")["slots"] == 2, "small is not there")
         for name in ("rollout-1", "rollout-2"):
             stage.signal(name, signal.SIGTERM)
@@ -126,12 +124,13 @@ def _weather(stage: Stage, word: str) -> Iterator[None]:
 
 
 @contextmanager
-def _further(stage: Stage, override: str, name: str) -> Iterator[None]:
+def _further(stage: Stage, overrides: tuple[str, ...], name: str) -> Iterator[None]:
     """A rollout worker of its own; it goes as if it had been killed, which it is."""
-    process = stage.start("rollout", override, "--name", name)
+    process = stage.start("rollout", *overrides, "--name", name)
     try:
         yield
     finally:
+        stage.past.add(name)
         process.kill()
         process.wait()
 

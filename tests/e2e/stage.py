@@ -81,9 +81,11 @@ class Stage:
         self.folder = folder
         self.node = node
         self.runs = RunFolder(folder / "runs" / NAME)
+        self.past: set[str] = set()
+        """Faults, and workers, of which a monitor tells for a while when they are over."""
         self._weather = folder / "weather"
-        self._recipe = folder / "staged.toml"
-        self._recipe.write_text(RECIPE.format(base=prepare(folder)))
+        self.recipe = folder / "staged.toml"
+        self.recipe.write_text(RECIPE.format(base=prepare(folder)))
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -99,7 +101,7 @@ class Stage:
         log = self.folder / f"{command}-{len(list(self.folder.glob('*.log')))}.log"
         with log.open("w") as output:
             return popen(
-                [sys.executable, str(DOOR), command, str(self._recipe), *rest],
+                [sys.executable, str(DOOR), command, str(self.recipe), *rest],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=output,
@@ -137,7 +139,7 @@ class Stage:
     def picture(self) -> dict[str, Any]:
         """What `run.py monitor --json` tells now."""
         done = subprocess.run(
-            [sys.executable, str(ROOT / "run.py"), "monitor", str(self._recipe), "--json"],
+            [sys.executable, str(ROOT / "run.py"), "monitor", str(self.recipe), "--json"],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -170,11 +172,14 @@ class Stage:
         return time.monotonic() - began, named(picture)[0]
 
     def until_well(self) -> dict[str, Any]:
-        """Nothing is wrong any more, and it goes on."""
+        """Nothing is wrong any more but what is past, and it goes on."""
         return self.until(
             lambda picture: (
                 picture["run"]["step"] > 0
-                and all(one["severity"] == "notice" for one in picture["findings"])
+                and all(
+                    one["severity"] == "notice" or {one["fault"], one["who"]} & self.past
+                    for one in picture["findings"]
+                )
             ),
             "it is not well again",
         )

@@ -6,6 +6,7 @@ slow     a score takes three seconds
 equal    every reward is the same
 poison   whoever takes up one certain rollout dies, now and whenever it comes again
 full     the trainer's disk takes no weights (see `weather_door`)
+mute     the engine of rollout-1 gives no token (there as well)
 """
 
 import os
