@@ -25,6 +25,8 @@ from schemas.headers import Headers
 from schemas.work import Failure, Rollout, Sampling
 from tests.factories.models import build
 from tests.factories.rollouts import make_task
+from tests.integration.rollout import hanging_worker
+from tests.warm import Child, be_rollout_worker
 
 RUN_ID = "integration"
 SLOTS = 6
@@ -41,6 +43,7 @@ class World:
         url: Of the broker, for the workers.
         make: Saves a random model with this seed into a folder.
         dtype: Of the model.
+        warm: Workers are forked from a process that has all imported. Only those hang or creep.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class World:
         *,
         make: Callable[[Path, int], Any] = lambda path, seed: build(path, tied=False, seed=seed),
         dtype: str = "float32",
+        warm: bool = False,
     ) -> None:
         self._make = make
+        self._warm = warm
         self._dtype = dtype
         self._base: Base | None = None
         self.sections: dict[str, Any] = {}
@@ -62,10 +67,11 @@ class World:
         self.model = folder / "model"
         self.models = {0: make(self.model, 0)}
         self.store = WeightStore.at(folder / "runs" / broker.run / "weights")
-        self.workers: dict[str, asyncio.subprocess.Process] = {}
+        self.workers: dict[str, asyncio.subprocess.Process | Child] = {}
         self.rollouts: list[Rollout] = []
         self.failures: list[Failure] = []
         self.tasks: list[str] = []
+        self._gate = folder / "gate"
 
     def build(self, version: int) -> None:
         """Random weights of their own, not published yet."""
@@ -168,6 +174,7 @@ class World:
         *,
         module: str = "",
         hangs_after: int | None = None,
+        creeps_after: int | None = None,
         **rollout: Any,
     ) -> None:
         """A worker process; output goes to `<name>.log`.
@@ -176,8 +183,39 @@ class World:
             name: Of the worker.
             module: To be run instead of the role itself, with recipe and name.
             hangs_after: Steps after which its engine hangs.
+            creeps_after: Steps after which its engine is slow, until `hurry`.
             rollout: Keys of [rollout].
         """
+        path = self._recipe(name, rollout)
+        log = self.folder / f"{name}.log"
+        env = {"WARREN_BROKER_URL": self.url, "OMP_NUM_THREADS": "1"}
+        if self._warm:
+            call, *more = be_rollout_worker, name
+            if hangs_after is not None:
+                call, *more = hanging_worker.main, name, str(hangs_after)
+            elif creeps_after is not None:
+                call, *more = hanging_worker.main, name, str(creeps_after), str(self._gate)
+            self.workers[name] = Child(call, str(path), *more, log=log, env=env)
+            return
+        code = (
+            "import sys, json; from pathlib import Path; "
+            "from schemas.config import RunConfig; from consumers.rollout.worker import run; "
+            "config = RunConfig.model_validate(json.loads(Path(sys.argv[1]).read_text())); "
+            "sys.exit(run(config, worker=sys.argv[2]))"
+        )
+        with log.open("ab") as output:
+            self.workers[name] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *(["-m", module] if module else ["-c", code]),
+                str(path),
+                name,
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **env},
+            )
+
+    def _recipe(self, name: str, rollout: dict[str, Any]) -> Path:
         recipe = {
             "run": {"name": self.broker.run, "dir": str(self.folder / "runs"), "steps": 1},
             "broker": {"heartbeat": 10},
@@ -197,32 +235,25 @@ class World:
         }
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(recipe))
-        code = (
-            "import sys, json; from pathlib import Path; "
-            "from schemas.config import RunConfig; from consumers.rollout.worker import run; "
-            "config = RunConfig.model_validate(json.loads(Path(sys.argv[1]).read_text())); "
-            "sys.exit(run(config, worker=sys.argv[2]))"
-        )
-        arguments = ["-c", code, str(path), name]
-        if module:
-            arguments = ["-m", module, str(path), name]
-        if hangs_after is not None:
-            module = "tests.integration.rollout.hanging_worker"
-            arguments = ["-m", module, str(path), name, str(hangs_after)]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.workers[name] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "WARREN_BROKER_URL": self.url, "OMP_NUM_THREADS": "1"},
-            )
+        return path
+
+    def hurry(self) -> None:
+        """Nobody creeps any longer."""
+        self._gate.touch()
 
     async def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal a worker and wait for its exit code."""
         process = self.workers.pop(name)
         process.send_signal(number)
+        return await self._ended(process)
+
+    async def ended(self, name: str) -> int:
+        """Wait for the end of a worker that nobody tells to leave."""
+        return await self._ended(self.workers.pop(name))
+
+    async def _ended(self, process: asyncio.subprocess.Process | Child) -> int:
+        if isinstance(process, Child):
+            return await asyncio.to_thread(process.wait, 120)
         return await asyncio.wait_for(process.wait(), 60)
 
     async def close(self) -> None:

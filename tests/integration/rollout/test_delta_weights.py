@@ -20,7 +20,7 @@ def some(name: str) -> bool:
 
 @pytest.fixture
 async def world(tmp_path: Path, connect: Connect, broker_url: str) -> AsyncIterator[World]:
-    made = World(tmp_path, await connect(app_id="test/world"), broker_url)
+    made = World(tmp_path, await connect(app_id="test/world"), broker_url, warm=True)
     made.sections["weights"] = {"cache": str(tmp_path / "cache")}
     await made.publish_weights(0)
     yield made

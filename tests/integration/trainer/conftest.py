@@ -1,9 +1,6 @@
 """A tiny model, a recipe, and the trainer as a task or as a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,9 @@ import pytest
 from consumers.trainer.worker import train
 from infra.roles.lifecycle import serve
 from schemas.config import RunConfig
+from tests.warm import Child, be_trainer, warm_up
 
 ROOT = Path(__file__).resolve().parents[3]
-
 
 Recipe = Callable[..., RunConfig]
 
@@ -78,44 +75,30 @@ def trainer(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     return run
 
 
-Spawn = Callable[..., subprocess.Popen[str]]
+Spawn = Callable[..., Child]
 
 
 @pytest.fixture
 def spawn(broker_url: str, tmp_path: Path) -> Iterator[Spawn]:
     """Starts the trainer as a process of its own: `spawn(config, env={...}, resume=True)`."""
-    children: list[subprocess.Popen[str]] = []
+    warm_up()
+    children: list[Child] = []
 
-    def start(
-        config: RunConfig, env: dict[str, str] | None = None, **flags: bool | int
-    ) -> subprocess.Popen[str]:
+    def start(config: RunConfig, env: dict[str, str] | None = None, **flags: bool | int) -> Child:
         recipe_file = tmp_path / "recipe.json"
         recipe_file.write_text(config.model_dump_json())
-        code = (
-            "import sys; from pathlib import Path; from schemas.config import RunConfig; "
-            "from consumers.trainer.worker import run; "
-            f"sys.exit(run(RunConfig.model_validate_json(Path({str(recipe_file)!r}).read_text()), "
-            f"worker='trainer-{len(children)}', **{flags!r}))"
+        child = Child(
+            be_trainer,
+            str(recipe_file),
+            f"trainer-{len(children)}",
+            flags,
+            log=tmp_path / f"trainer-{len(children)}.log",
+            env={"WARREN_BROKER_URL": broker_url, "OMP_NUM_THREADS": "1", **(env or {})},
         )
-        with (tmp_path / f"trainer-{len(children)}.log").open("w") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-c", code],
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "WARREN_BROKER_URL": broker_url,
-                    "OMP_NUM_THREADS": "1",
-                    **(env or {}),
-                },
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
         children.append(child)
         return child
 
     yield start
     for child in children:
-        if child.poll() is None:
-            child.kill()
+        child.kill()
         child.wait()
