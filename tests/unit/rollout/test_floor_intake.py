@@ -61,9 +61,10 @@ async def test_never_more_messages_than_slots_and_all_of_them_used(tmp_path: Pat
 
 async def test_an_empty_fleet_polls_gently_and_says_what_it_waits_for(tmp_path: Path) -> None:
     async with Bench(tmp_path, limits={"idle_min_s": 5.0, "idle_max_s": 5.0}) as bench:
-        await bench.until(lambda: len(bench.broker.gets) >= 12, "the bell of the first weights")
-        await asyncio.sleep(0.02)
-        assert len(bench.broker.gets) == 12, "a round asks three queues for two free slots"
+        await bench.until(lambda: len(bench.broker.gets) >= 6, "the first round")
+        await asyncio.sleep(0.05)
+        rounds = len(bench.broker.gets) / 6  # each asks three queues for two free slots
+        assert rounds in (1, 2), "by itself, and by the bell of the first weights"
         what, _ = bench.context.waits.current()
         assert "cancel_queue, eval_prompts and prompts are empty" in what
         bench.broker.put("prompts", task(0))
