@@ -39,6 +39,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 STEPS = 5
 NUM_ROUNDS = 16
 """Messages of each kind on each queue."""
+USED = ("credits", "prompts", "rollouts", "trajectories")
+"""Queues that a run uses from its beginning."""
 SELDOM = {
     "a bomb": 2,
     "a bomb that hides its size": 2,
@@ -66,7 +68,7 @@ async def observer(connect: Connect) -> Broker:
 
 
 async def recorded(broker: Broker) -> dict[str, list[Hostile]]:
-    """What the roles have sent until now, by queue."""
+    """What the roles have sent until now, by queue: something of each of theirs, and the rest."""
     queues = {key: queue for queue, key in WORK_KEYS.items()}
     types = {"Credit": "credit", "RolloutTask": "prompt", "Snapshot": "cancelled"}
     types |= {"Rollout": "rollout", "Trajectory": "trajectory"}
@@ -74,7 +76,8 @@ async def recorded(broker: Broker) -> dict[str, list[Hostile]]:
     subscription = broker.subscribe("recording", prefetch=256, offset="first")
     with contextlib.suppress(TimeoutError):
         while True:
-            async with asyncio.timeout(3.0):
+            enough = all(found[queue] for queue in USED)
+            async with asyncio.timeout(3.0 if enough else 60.0):
                 delivery = await anext(aiter(subscription))
             queue = queues[types[delivery.envelope.type]]
             found[queue].append(Hostile.of(queue, delivery.envelope, delivery.body))
@@ -195,7 +198,7 @@ async def test_ten_thousand_harmed_messages_stop_nobody_and_train_nothing(
     heard = await broadcasts(observer)
     assert {message.type for message in heard} >= {b"RunState", b"Heartbeat"}
     found = await recorded(observer)
-    assert all(found[queue] for queue in ("credits", "prompts", "rollouts", "trajectories"))
+    assert all(found[queue] for queue in USED)
     sent = list(harmed(found, run_id))
     to_work = {n: (kind, m) for n, (kind, m) in enumerate(sent) if m.queue != "failures"}
     assert len(to_work) >= 10_000
