@@ -75,7 +75,7 @@ def test_a_run_meets_every_fault_and_loses_nothing(tmp_path: Path) -> None:
 def test_a_run_with_a_real_engine_loses_nothing_either(tmp_path: Path) -> None:
     code, output, report = storm(
         tmp_path,
-        *("run.steps=20", "rollout.workers=2", "reward.workers=1"),
+        *("run.steps=8", "rollout.workers=2", "reward.workers=1"),
         *("rollout.engine=transformers", "rollout.engine_options={}"),
         *("--minutes", "0.5", "--kills", "4", "--seed", "2"),
         *("--kinds", "kill,term,broker_kill,cut,flip,duplicate"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.plugs import FREE_STEPS
-from tests.e2e.runs import RunRecord, eventually, finish, start, write_recipe
+from tests.e2e.runs import RunRecord, eventually, start, write_recipe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 STEPS = 6
@@ -32,15 +32,17 @@ def test_a_broker_that_is_killed_comes_back_and_the_run_completes(
     record = RunRecord(tmp_path / "runs" / "outage")
     eventually(lambda: record.num_steps() >= FREE_STEPS, "the first steps")
 
-    code, output = finish(tmp_path, "trainer", str(recipe))
-    assert code == 1
-    assert "another trainer of run 'outage' lives: it (trainer/trainer) was just heard" in output
-    assert "-> stop it first, or give this run another run.name" in output
-    for flags in ((), ("--purge",), ("--resume",)):
-        code, output = finish(tmp_path, "up", str(recipe), *flags)
-        assert code == 2
-        assert f"is in use: another 'up' (process {up.pid}) runs it" in output
-        assert "Traceback" not in output
+    second = start(tmp_path, "trainer", str(recipe))
+    ups = [
+        start(tmp_path, "up", str(recipe), *flags) for flags in ((), ("--purge",), ("--resume",))
+    ]
+    assert second.exit_code() == 1
+    assert second.says("another trainer of run 'outage' lives: it (trainer/trainer) was just heard")
+    assert second.says("-> stop it first, or give this run another run.name")
+    for one in ups:
+        assert one.exit_code() == 2
+        assert one.says(f"is in use: another 'up' (process {up.pid}) runs it")
+        assert not one.says("Traceback")
 
     os.kill(record.broker_pid(), signal.SIGKILL)
     eventually(lambda: up.says("the private broker serves again"), "the broker's return")
