@@ -1,5 +1,6 @@
 """Asking an engine, and Hugging Face models as the oracle."""
 
+import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,24 @@ async def run(engine: Engine, asked: GenerateRequest) -> Turn:
     assert turn.reason
     assert len(turn.token_ids) <= asked.max_tokens
     return turn
+
+
+async def underway(engine: Engine, asked: GenerateRequest) -> "asyncio.Task[Turn]":
+    """A task that collects the turn, once its first tokens have come."""
+    begun = asyncio.Event()
+
+    class Watched:
+        def generate(self, inner):
+            return self._watch(inner)
+
+        async def _watch(self, inner):
+            async for item in engine.generate(inner):
+                begun.set()
+                yield item
+
+    task = asyncio.create_task(run(Watched(), asked))
+    await asyncio.wait_for(begun.wait(), 20)
+    return task
 
 
 def logits_of(model: Any, token_ids) -> torch.Tensor:

@@ -5,35 +5,17 @@ import asyncio
 import pytest
 
 from consumers.rollout.engines.base import TokenChunk
-from tests.contract.harness import SLOTS, greedy, prompt, request, run, scored
+from tests.contract.harness import SLOTS, greedy, prompt, request, run, scored, underway
 from tests.contract.sglang.server import unfinished_at_server
 from tests.factories import models
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def started(engine, asked):
-    """A task that collects the turn, once its first tokens have come."""
-    begun = asyncio.Event()
-
-    class Watched:
-        def generate(self, inner):
-            return self._watch(inner)
-
-        async def _watch(self, inner):
-            async for item in engine.generate(inner):
-                begun.set()
-                yield item
-
-    task = asyncio.create_task(run(Watched(), asked))
-    await asyncio.wait_for(begun.wait(), 20)
-    return task
-
-
 async def test_the_running_keep_every_token(served):
     tasks = await asyncio.gather(
         *(
-            started(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240))
+            underway(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240))
             for i in range(SLOTS)
         )
     )
@@ -52,8 +34,8 @@ async def test_the_running_keep_every_token(served):
 
 
 async def test_only_the_named_are_interrupted(served):
-    first = await started(served.engine, request("one", prompt(5), max_tokens=200))
-    second = await started(served.engine, request("two", prompt(6), max_tokens=200))
+    first = await underway(served.engine, request("one", prompt(5), max_tokens=200))
+    second = await underway(served.engine, request("two", prompt(6), max_tokens=200))
     await served.engine.interrupt({"one", "unknown"})
     assert (await first).reason == "interrupted"
     assert (await second).reason == "length"
@@ -62,7 +44,7 @@ async def test_only_the_named_are_interrupted(served):
 async def test_the_queued_end_with_nothing(served):
     running = await asyncio.gather(
         *(
-            started(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240))
+            underway(served.engine, request(f"r{i}", prompt(5, i), max_tokens=240))
             for i in range(SLOTS)
         )
     )

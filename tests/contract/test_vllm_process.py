@@ -11,9 +11,8 @@ import pytest
 
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.vllm.engine import VllmEngine
-from tests.contract.harness import prompt, request, run, scored
+from tests.contract.harness import prompt, request, run, scored, underway
 from tests.contract.processes import descendants, ends
-from tests.contract.test_interruption import started
 from tests.factories import models
 from tests.factories.loading import starting
 
@@ -52,8 +51,7 @@ async def test_the_life_of_an_engine_process(tmp_path):
     mixed = starting(old, "bfloat16", version=6)
     (path,) = old.glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    streaming = asyncio.create_task(run(engine, request("m", prompt(9), max_tokens=240)))
-    await asyncio.sleep(0.05)
+    streaming = await underway(engine, request("m", prompt(9), max_tokens=240))
     with pytest.raises(EngineFailed, match="fingerprint"):
         await engine.load_weights(mixed)
     ended = await asyncio.wait_for(streaming, 30)
@@ -63,8 +61,7 @@ async def test_the_life_of_an_engine_process(tmp_path):
     engine._failure = None  # its processes are well, and serve for what follows
     await engine.load_weights(starting(new, "bfloat16", version=7))
 
-    running = asyncio.create_task(run(engine, request("last", prompt(9), max_tokens=240)))
-    await asyncio.sleep(0.05)
+    running = await underway(engine, request("last", prompt(9), max_tokens=240))
     os.kill(child, signal.SIGKILL)
     with pytest.raises(EngineFailed):
         await asyncio.wait_for(running, 30)
@@ -86,7 +83,7 @@ async def check_swap_that_keeps_the_cache(engine, newer, reference) -> None:
         turn = await run(engine, request("c", start, max_tokens=3))
         assert turn.num_cached == cached, "whole blocks of 32 tokens"
     running = [
-        await started(engine, request(f"k{i}", prompt(9, i), max_tokens=240)) for i in range(4)
+        await underway(engine, request(f"k{i}", prompt(9, i), max_tokens=240)) for i in range(4)
     ]
     waiting = [
         asyncio.create_task(run(engine, request(f"q{i}", start, max_tokens=12))) for i in range(6)

@@ -8,8 +8,7 @@ import torch
 
 from consumers.rollout.engines.base import WeightsRefused
 from infra.weights.fingerprint import fingerprint
-from tests.contract.harness import SLOTS, greedy, logits_of, prompt, request, run, scored
-from tests.contract.test_interruption import started
+from tests.contract.harness import SLOTS, greedy, logits_of, prompt, request, run, scored, underway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,7 +35,7 @@ async def test_a_swap_changes_every_later_turn_and_swaps_back(served):
 
 async def test_the_running_go_on_under_the_new_weights_from_one_token_to_the_next(served):
     asked = [request(f"r{i}", prompt(4 + i, i), max_tokens=230 - 3 * i) for i in range(SLOTS + 2)]
-    tasks = await asyncio.gather(*(started(served.engine, one) for one in asked[:SLOTS]))
+    tasks = await asyncio.gather(*(underway(served.engine, one) for one in asked[:SLOTS]))
     tasks += [asyncio.create_task(run(served.engine, one)) for one in asked[SLOTS:]]
     await served.engine.load_weights(served.weights[1])
     turns = await asyncio.wait_for(asyncio.gather(*tasks), 60)

@@ -12,7 +12,7 @@ import pytest
 from consumers.rollout.engines.base import EngineFailed
 from consumers.rollout.engines.sglang.engine import SglangEngine
 from infra.roles.fleet.processes import descendants
-from tests.contract.harness import make_engine, prompt, request, run
+from tests.contract.harness import make_engine, prompt, request, run, underway
 from tests.contract.processes import children, ends
 from tests.contract.sglang.server import WITH_SERVER
 from tests.factories import models
@@ -42,8 +42,7 @@ async def test_the_life_of_a_server(folder: Path, kind: str) -> None:
     os.kill(keeper, signal.SIGINT)  # Ctrl-C reaches the whole group
     assert len((await run(engine, request("on", prompt(5), max_tokens=3))).token_ids) == 3
 
-    running = asyncio.create_task(run(engine, request("last", prompt(9), max_tokens=240)))
-    await asyncio.sleep(0.05)
+    running = await underway(engine, request("last", prompt(9), max_tokens=240))
     os.kill(server, signal.SIGKILL)
     with pytest.raises(EngineFailed, match=r"lost|has ended"):
         await asyncio.wait_for(running, 30)

@@ -10,7 +10,7 @@ from consumers.rollout.engines.transformers import batch as batch_module
 from consumers.rollout.engines.transformers.batch import Batch, RunningSequence
 from consumers.rollout.engines.transformers.engine import TransformersEngine
 from consumers.rollout.engines.transformers.prefixes import Prefixes
-from tests.contract.harness import greedy, prompt, request, run, scored
+from tests.contract.harness import greedy, prompt, request, run, scored, underway
 from tests.factories import models
 from tests.factories.loading import starting
 
@@ -163,10 +163,9 @@ async def test_keys_of_old_weights_are_not_found_again(folder, tmp_path, kv_cach
     await engine.start(starting(folder, "float32"))
     await run(engine, request("left", prompt(50), max_tokens=4))
     over = [
-        asyncio.create_task(run(engine, request(f"o{i}", prompt(50), max_tokens=200 - 90 * i)))
+        await underway(engine, request(f"o{i}", prompt(50), max_tokens=200 - 90 * i))
         for i in range(2)
     ]
-    await asyncio.sleep(0.03)
     queued = asyncio.create_task(run(engine, request("queued", prompt(50), max_tokens=8)))
     await asyncio.sleep(0)
     await engine.load_weights(starting(tmp_path / "newer", "float32", version=1))

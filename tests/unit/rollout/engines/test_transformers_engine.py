@@ -17,7 +17,7 @@ from infra.roles.errors import ConfigError
 from infra.weights.fingerprint import fingerprint
 from infra.weights.prepared import PreparedWeights, ServedWeights
 from schemas.config import RunConfig
-from tests.contract.harness import greedy, prompt, request, run, scored
+from tests.contract.harness import greedy, prompt, request, run, scored, underway
 from tests.factories import models
 from tests.factories.loading import starting
 
@@ -118,8 +118,7 @@ async def test_keeping_the_cache_marks_the_switch(folder, tmp_path):
     other = models.build(tmp_path / "other", tied=False, seed=1)
     engine = engine_of(folder, options={"kv_cache": "keep"})
     await engine.start(starting(folder, "float32"))
-    task = asyncio.create_task(run(engine, request("k", prompt(9), max_tokens=240)))
-    await asyncio.sleep(0.08)
+    task = await underway(engine, request("k", prompt(9), max_tokens=240))
     await engine.load_weights(starting(tmp_path / "other", "float32", version=4))
     turn = await task
     assert set(turn.versions) == {0, 4}
@@ -131,11 +130,10 @@ async def test_keeping_the_cache_marks_the_switch(folder, tmp_path):
 async def test_a_failure_reaches_every_stream_and_later_calls(folder, monkeypatch):
     engine = engine_of(folder, slots=2)
     await engine.start(starting(folder, "float32"))
-    tasks = [
-        asyncio.create_task(run(engine, request(f"f{i}", prompt(5), max_tokens=200)))
-        for i in range(4)
-    ]
-    await asyncio.sleep(0.02)
+    asked = [request(f"f{i}", prompt(5), max_tokens=200) for i in range(4)]
+    tasks = [await underway(engine, one) for one in asked[:2]]
+    tasks += [asyncio.create_task(run(engine, one)) for one in asked[2:]]
+    await asyncio.sleep(0)
 
     def broken(self):
         raise RuntimeError("out of memory")
@@ -196,8 +194,7 @@ async def test_closing_ends_streams_and_the_thread(folder):
     before = threads()
     engine = engine_of(folder)
     await engine.start(starting(folder, "float32"))
-    task = asyncio.create_task(run(engine, request("c", prompt(5), max_tokens=240)))
-    await asyncio.sleep(0.02)
+    task = await underway(engine, request("c", prompt(5), max_tokens=240))
     await engine.close()
     assert (await task).reason == "interrupted"
     for thread in threads() - before:  # it has said that it ends, and may still be about to
