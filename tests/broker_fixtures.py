@@ -3,6 +3,7 @@
 `broker_url`      one node for the whole session
 `run_name`        a name of its own for each test, so that queues do not clash
 `connect`         makes started `Broker`s for that run, closed at the end
+`spare_node`      another one for the whole session, which tests leave as it was
 `killable_node`   a node of the test's own, to be killed and restarted
 """
 
@@ -38,6 +39,15 @@ def broker_url(request: pytest.FixtureRequest) -> str:
     """URL of a broker: `WARREN_TEST_BROKER_URL`, else a private node."""
     given = os.environ.get("WARREN_TEST_BROKER_URL")
     return given or request.getfixturevalue("broker_node").url
+
+
+@pytest.fixture(scope="session")
+def spare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A second node, started."""
+    node = LocalBroker(tmp_path_factory.mktemp("spare"))
+    node.start(timeout_s=120.0)
+    yield node
+    node.kill()
 
 
 @pytest.fixture

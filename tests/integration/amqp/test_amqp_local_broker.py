@@ -80,7 +80,7 @@ def test_a_clean_stop_leaves_data_and_no_process(tmp_path: Path) -> None:
     password = json.loads((tmp_path / "node/credentials.json").read_text())["password"]
     assert password in first
     assert password in second.start(timeout_s=120.0)
-    second.stop()
+    second.kill()
 
 
 def test_credentials_are_private(broker_node: LocalBroker) -> None:
@@ -109,34 +109,34 @@ def test_it_listens_on_the_loopback_only(broker_node: LocalBroker) -> None:
 
 
 async def test_two_nodes_side_by_side(
-    connect: Connect, broker_url: str, killable_node: LocalBroker, run_name: str
+    connect: Connect, broker_url: str, spare_node: LocalBroker, run_name: str
 ) -> None:
-    one, other = await connect(), await connect(url=killable_node.url)
+    one, other = await connect(), await connect(url=spare_node.url)
     await one.publish(outgoing("prompt", b"one"))
     await other.publish(outgoing("prompt", b"other"))
     bodies = [(await broker.get("prompts")).body for broker in (one, other)]  # type: ignore[union-attr]
     assert bodies == [b"one", b"other"]
 
 
-def test_a_folder_serves_one_node(killable_node: LocalBroker) -> None:
+def test_a_folder_serves_one_node(spare_node: LocalBroker) -> None:
     with pytest.raises(LocalBrokerFailed, match="another process"):
-        LocalBroker(killable_node.folder).start()
-    assert killable_node.running
+        LocalBroker(spare_node.folder).start()
+    assert spare_node.running
 
 
 def test_taken_ports_are_avoided(
-    killable_node: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spare_node: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when they are taken between the look and the start."""
-    assert killable_node.ports is not None
-    drawn = [killable_node.ports, ports.find_ports()]
+    assert spare_node.ports is not None
+    drawn = [spare_node.ports, ports.find_ports()]
     monkeypatch.setattr("infra.amqp.local_broker.find_ports", lambda: drawn.pop(0))
     node = LocalBroker(tmp_path / "second")
     try:
         node.start(timeout_s=120.0)
         assert drawn == []
-        assert node.ports != killable_node.ports
-        assert killable_node.running
+        assert node.ports != spare_node.ports
+        assert spare_node.running
     finally:
         node.kill()
 

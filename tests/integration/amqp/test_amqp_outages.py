@@ -226,10 +226,10 @@ async def test_a_deleted_queue_is_declared_again(
 
 
 async def test_a_connection_closed_by_an_operator_comes_back(
-    connect: Connect, killable_node: LocalBroker
+    connect: Connect, spare_node: LocalBroker
 ) -> None:
-    broker = await connect(url=killable_node.url)
-    management = Management(management_url(killable_node.url))
+    broker = await connect(url=spare_node.url)
+    management = Management(management_url(spare_node.url))
     connections = []
     async with asyncio.timeout(30):
         while len(connections) < 3:
