@@ -17,12 +17,14 @@ from pathlib import Path
 
 from infra.amqp.connection import Broker
 from infra.amqp.errors import QueueMissing
+from infra.amqp.topology import QUEUE_NAMES
 from infra.amqp.url import mask_url
 from infra.observe.logs import set_up_logging
 from infra.roles.broker_url import find_url
+from infra.roles.command.control import CONNECT_S
 from infra.roles.command.target import Target as Run
 from infra.roles.command.target import add_run_option, target
-from infra.roles.errors import ConfigError, ExitCode
+from infra.roles.errors import BrokerUnreachable, ConfigError, ExitCode
 from producers.replay import selection
 from producers.replay.pace import Pace, parse_speed
 from producers.replay.recorded import Recorded
@@ -32,6 +34,11 @@ from producers.replay.sources import newest_offset, no_recording, read_dump, rea
 from producers.replay.targets import ORIGINAL, FileTarget, QueueTarget, Target, check_queue_name
 
 URL_VARIABLE = "WARREN_REPLAY_BROKER_URL"
+_NOT_THERE = (
+    f"nothing was sent; --to-broker or {URL_VARIABLE} is amqp://user:password@host:5672/vhost"
+)
+_HEARTBEAT_S = 20
+"""To a broker, when no run says how often."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,10 +84,16 @@ def run(options: argparse.Namespace) -> int:
     """
     _check(options)
     set_up_logging("replay", stream=sys.stderr)
-    # a run that is not there is no matter when neither its recording nor its broker is asked
-    found = None if options.from_file and not options.to_queue else target(options)
-    asyncio.run(_replay(options, found))
+    asyncio.run(_replay(options, target(options) if _needs_run(options) else None))
     return ExitCode.DONE
+
+
+def _needs_run(options: argparse.Namespace) -> bool:
+    """A run that is not there is no matter when nothing of it is asked: recording, broker, name."""
+    if not options.from_file:
+        return True
+    named = options.to_queue == ORIGINAL or options.to_queue in QUEUE_NAMES
+    return bool(options.to_queue) and (named or options.to_broker is None)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -101,16 +114,14 @@ async def _replay(options: argparse.Namespace, found: Run | None) -> None:
     async with AsyncExitStack() as stack:
 
         async def connect(url: str) -> Broker:
-            assert found is not None
-            config = found.config
             broker = Broker(
                 url,
-                run=config.run.name,
+                run=found.config.run.name if found else "replay",
                 app_id=f"replay/{replay}",
-                heartbeat_s=config.broker.heartbeat,
+                heartbeat_s=found.config.broker.heartbeat if found else _HEARTBEAT_S,
                 guest=True,
             )
-            await broker.start()
+            await broker.start(CONNECT_S)
             stack.push_async_callback(broker.close)
             return broker
 
@@ -120,7 +131,12 @@ async def _replay(options: argparse.Namespace, found: Run | None) -> None:
         goal: Target | None = None
         if options.to_broker is not None and not options.dry_run:
             url = options.to_broker or os.environ[URL_VARIABLE]
-            goal = QueueTarget(await connect(url), options.to_queue, replay)
+            try:
+                there = await connect(url)
+            except (BrokerUnreachable, ConfigError) as error:
+                error.hint = _NOT_THERE
+                raise
+            goal = QueueTarget(there, options.to_queue, replay)
             goal.name += f" at {mask_url(url)}"
         elif not options.dry_run:
             goal = _goal_here(options, here, replay)
