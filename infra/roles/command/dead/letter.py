@@ -198,5 +198,7 @@ def _as_original(delivery: Delivery, headers: Headers | None) -> OriginalMessage
 
 def _brokers_reason(delivery: Delivery) -> str:
     reason = delivery.envelope.headers.get("x-first-death-reason", "")
+    if not reason and delivery.envelope.replayed:
+        return "a replay sent it here: nobody gave it up"
     after = "after too many deliveries" if reason in ("", "delivery_limit") else f"({reason})"
     return f"the broker gave up a {delivery.envelope.type or 'message without type'} {after}"

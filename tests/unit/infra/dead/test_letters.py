@@ -104,6 +104,13 @@ def replayed(letter: Delivery) -> Delivery:
     return letter
 
 
+def test_what_a_replay_sent_there_was_not_given_up_by_the_broker() -> None:
+    sent = replayed(message())
+    assert read_letter(sent).error == "a replay sent it here: nobody gave it up"
+    sent.envelope.headers["x-first-death-reason"] = "delivery_limit"
+    assert "gave up a Rollout after too many deliveries" in read_letter(sent).error
+
+
 def cut() -> Any:
     return original_message(message()).model_copy(update={"truncated": True})
 
