@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.contract.harness import SLOTS, greedy, prompt, request, run, scored
-from tests.contract.test_interruption import started, unfinished
+from tests.contract.harness import SLOTS, greedy, prompt, request, run, scored, underway
+from tests.contract.test_interruption import unfinished
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,7 +36,7 @@ async def test_siblings_share_their_prompt(served):
         asyncio.create_task(run(served.engine, request(f"s{i}", start, seed=i, **sampled)))
         for i in range(SLOTS // 2)
     ]
-    running = await started(served.engine, request("running", start, seed=90, **sampled))
+    running = await underway(served.engine, request("running", start, seed=90, **sampled))
     later = [
         asyncio.create_task(run(served.engine, request(f"l{i}", start, seed=50 + i, **sampled)))
         for i in range(SLOTS)
@@ -70,7 +70,7 @@ async def test_a_turn_finds_the_turns_before_it(served):
 async def test_a_resumed_request_finds_what_it_left(served):
     start = prompt(150, 72)
     whole = greedy(served.references[0], start, 90)
-    head = await started(served.engine, request("head", start, max_tokens=90))
+    head = await underway(served.engine, request("head", start, max_tokens=90))
     await served.engine.interrupt(["head"])
     cut = await head
     kept = min(len(cut.token_ids), 80)  # it may have come to its end before the interrupt came

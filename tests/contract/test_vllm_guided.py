@@ -11,8 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from consumers.rollout.engines.base import GenerateRequest
 from consumers.rollout.engines.vllm.engine import VllmEngine
 from infra.text.renderer import Renderer
-from tests.contract.harness import Turn, request, run
-from tests.contract.test_interruption import started
+from tests.contract.harness import Turn, request, run, underway
 from tests.factories.loading import starting
 from tests.factories.rollouts import chatml_folder
 
@@ -85,7 +84,7 @@ async def test_turns_follow_their_constraint(tmp_path):
         await said(regex="((")
     assert await said(choice=["sum"]) == "sum"
 
-    crossing = await started(engine, asked(regex="(01234567){25}"))
+    crossing = await underway(engine, asked(regex="(01234567){25}"))
     await engine.load_weights(starting(newer, "float32", version=1))
     turn = await crossing
     assert text_of(turn) == "01234567" * 25, "the swap leaves it where it was in its constraint"

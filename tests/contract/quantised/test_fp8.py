@@ -6,8 +6,7 @@ import copy
 import pytest
 import torch
 
-from tests.contract.harness import make_engine, prompt, request, run, scored, two_versions
-from tests.contract.test_interruption import started
+from tests.contract.harness import make_engine, prompt, request, run, scored, two_versions, underway
 from tests.factories import models
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -68,7 +67,7 @@ async def test_versions_are_quantised_as_they_come(tmp_path):
     held = []
     for version in (0, 1, 0):
         if engine.serving().version != version:
-            running = await started(engine, request("r", prompt(5), max_tokens=240))
+            running = await underway(engine, request("r", prompt(5), max_tokens=240))
             await engine.load_weights(weights[version])
             assert set((await asyncio.wait_for(running, 60)).versions) == {0, 1}
         assert engine.serving().fingerprint == weights[version].fingerprint

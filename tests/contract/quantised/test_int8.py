@@ -13,14 +13,11 @@ from infra.weights.local.weights import LocalWeights
 from infra.weights.publication import Base, adapted, casted, publication
 from infra.weights.store import WeightStore
 from tests.contract.core import *  # noqa: F403
-from tests.contract.harness import prompt, request, run, scored, started, two_versions
+from tests.contract.harness import prompt, request, run, scored, started, two_versions, underway
 from tests.contract.processes import descendants
 from tests.contract.quantised.conftest import rounded
 from tests.contract.test_generation import (
     test_logprobs_are_the_models_own,
-)
-from tests.contract.test_interruption import (
-    started as streaming,
 )
 from tests.contract.test_vllm_files import (
     test_files_damaged_after_they_were_prepared_are_refused,
@@ -132,7 +129,7 @@ async def test_a_load_that_breaks_off_ends_the_engine(int8, tmp_path):
     weights = two_versions(tmp_path, broken)
     before = descendants()
     engine, _ = await started("vllm", tmp_path / "model0", weights[0], quantization=int8)
-    running = await streaming(engine, request("r", prompt(5), max_tokens=240))
+    running = await underway(engine, request("r", prompt(5), max_tokens=240))
     with pytest.raises(EngineFailed, match=r"version 1 was loaded in part.*a weight is no number"):
         await engine.load_weights(weights[1])
     ended = await asyncio.wait_for(running, 30)
