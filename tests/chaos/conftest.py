@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.runs.folder import RunFolder
 from schemas.config import RunConfig
 from tests.chaos.feeder import Feeder
 from tests.chaos.nursery import Kill, Life, Nursery
@@ -65,7 +64,7 @@ def play(tmp_path: Path, tiny_model: Path, nursery: Nursery, run_name: str, conn
         folder.mkdir()
         config = recipe(folder, tiny_model, name, forgetful=forgetful)
         broker = await connect(app_id="feeder/0", run=name)
-        feeder = Feeder(broker, RunFolder.of(config), STREAM)
+        feeder = Feeder(broker, config, STREAM)
         lives: list[Life] = []
         async with working(feeder):
             for kill in [*kills, None]:

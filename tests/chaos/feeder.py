@@ -4,20 +4,25 @@
                               ^                                   |
                               +--- all its members journaled? ----+
 
-Strictly in order: group n+1 is sent only when the journal holds every member of group n. So the
-order of arrival, which may decide how batches are composed, is the same however often the trainer
-dies in between, and whatever differs afterwards is the trainer's doing. Credits and deliveries
-that come twice are answered and delivered twice.
+Strictly in order: group n+1 is sent only when the journal holds every member of group n, or drops
+them because a checkpoint knows how the group ended. So the order of arrival, which may decide how
+batches are composed, is the same however often the trainer dies in between, and whatever differs
+afterwards is the trainer's doing. Credits and deliveries that come twice are answered and delivered
+twice.
 """
 
 import asyncio
 import contextlib
+import json
 
+from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.ledger import Ledger
 from infra.amqp.codec import decode
 from infra.amqp.connection import Broker
 from infra.amqp.message import Delivery
 from infra.runs.folder import RunFolder
 from infra.runs.journal_reader import JournalReader
+from schemas.config import RunConfig
 from schemas.control import RunState, Wanted, WeightsPublished
 from schemas.headers import Purpose
 from schemas.journal import Arrived, JournalRecord
@@ -37,9 +42,11 @@ class Feeder:
         num_credits: Messages heard, repeated ones included.
     """
 
-    def __init__(self, broker: Broker, folder: RunFolder, stream: RecordedStream) -> None:
+    def __init__(self, broker: Broker, config: RunConfig, stream: RecordedStream) -> None:
         self._broker = broker
-        self._reader = JournalReader(folder.journal)
+        self._rules = Rules.of(config)
+        self._checkpoints = RunFolder.of(config).checkpoints
+        self._reader = JournalReader(RunFolder.of(config).journal)
         self._stream = stream
         self._credits: dict[int, tuple[Credit, str]] = {}
         self._heard = asyncio.Event()
@@ -105,7 +112,7 @@ class Feeder:
 
     async def _journaled(self, group: int, indexes: "list[int] | range") -> None:
         wanted = {(group, index) for index in indexes}
-        while wanted:
+        while wanted and not await asyncio.to_thread(self._is_dropped, group):
             records = await asyncio.to_thread(self._records)
             wanted -= {
                 (record.group, record.index)
@@ -118,6 +125,17 @@ class Feeder:
         with contextlib.suppress(FileNotFoundError):  # removed while it was read: look again
             return [entry.record for entry in self._reader.records()]
         return []
+
+    def _is_dropped(self, group: int) -> bool:
+        """Whether the journal may have been trimmed of a group before anybody looked."""
+        with contextlib.suppress(FileNotFoundError):  # removed while it was read: look again
+            if self._reader.begins_at_start():
+                return False
+            newest = max(self._checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
+            state = json.loads((newest / "state" / "state.json").read_text())
+            ledger = Ledger.from_json(state["extra"]["ledger"], self._rules)
+            return ledger.ends.get(group) is not None
+        return False
 
     async def _send(
         self, model: Trajectory | Failure, credit: Credit, index: int, run_id: str
