@@ -5,10 +5,9 @@
                               +--- all its members journaled? ----+
 
 Strictly in order: group n+1 is sent only when the journal holds every member of group n, or drops
-them because a checkpoint knows how the group ended. So the order of arrival, which may decide how
-batches are composed, is the same however often the trainer dies in between, and whatever differs
-afterwards is the trainer's doing. Credits and deliveries that come twice are answered and delivered
-twice.
+them because a checkpoint knows of them. So the order of arrival, which may decide how batches are
+composed, is the same however often the trainer dies in between, and whatever differs afterwards is
+the trainer's doing. Credits and deliveries that come twice are answered and delivered twice.
 """
 
 import asyncio
@@ -16,6 +15,7 @@ import contextlib
 import json
 
 from consumers.trainer.books.balance import Rules
+from consumers.trainer.books.group import MemberState
 from consumers.trainer.books.ledger import Ledger
 from infra.amqp.codec import decode
 from infra.amqp.connection import Broker
@@ -112,8 +112,9 @@ class Feeder:
 
     async def _journaled(self, group: int, indexes: "list[int] | range") -> None:
         wanted = {(group, index) for index in indexes}
-        while wanted and not await asyncio.to_thread(self._is_dropped, group):
+        while wanted:
             records = await asyncio.to_thread(self._records)
+            wanted -= await asyncio.to_thread(self._dropped, group)
             wanted -= {
                 (record.group, record.index)
                 for record in records
@@ -126,16 +127,20 @@ class Feeder:
             return [entry.record for entry in self._reader.records()]
         return []
 
-    def _is_dropped(self, group: int) -> bool:
-        """Whether the journal may have been trimmed of a group before anybody looked."""
+    def _dropped(self, group: int) -> set[tuple[int, int]]:
+        """Members of which the journal may have been trimmed before anybody looked."""
         with contextlib.suppress(FileNotFoundError):  # removed while it was read: look again
             if self._reader.begins_at_start():
-                return False
+                return set()
             newest = max(self._checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
             state = json.loads((newest / "state" / "state.json").read_text())
             ledger = Ledger.from_json(state["extra"]["ledger"], self._rules)
-            return ledger.ends.get(group) is not None
-        return False
+            if ledger.ends.get(group) is not None:
+                return {(group, index) for index in range(self._stream.group_size)}
+            if group in ledger.groups:
+                members = enumerate(ledger.groups[group].members)
+                return {(group, i) for i, m in members if m.state is not MemberState.PENDING}
+        return set()
 
     async def _send(
         self, model: Trajectory | Failure, credit: Credit, index: int, run_id: str
