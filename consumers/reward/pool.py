@@ -126,6 +126,7 @@ class ScoringPool:
         self._slots = [asyncio.create_task(self._slot(process)) for process in waiting]
         for slot in self._slots:
             slot.add_done_callback(self._slot_ended)
+        await asyncio.sleep(0)  # a task that is cancelled before it began would leave its process
 
     async def score(self, body: bytes) -> Scored:
         """Score the JSON of one rollout.

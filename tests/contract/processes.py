@@ -5,9 +5,11 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+_HELPERS = (b"resource_tracker", b"forkserver")
+
 
 def children(parent: int | None = None) -> set[int]:
-    """Living direct children, without Python's own resource tracker, which ends with its parent."""
+    """Living direct children, without Python's own helpers, which end with their parent."""
     found = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -18,7 +20,7 @@ def children(parent: int | None = None) -> set[int]:
         except OSError:
             continue
         ours = int(ppid) == (parent or os.getpid()) and state != "Z"
-        if ours and b"resource_tracker" not in command:
+        if ours and not any(helper in command for helper in _HELPERS):
             found.add(int(entry.name))
     return found
 

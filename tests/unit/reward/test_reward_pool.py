@@ -181,6 +181,11 @@ async def test_no_process_outlives_the_pool(pools):
     assert [child for child in children() if b"consumers.reward.child" in child] == []
 
 
+async def test_no_process_outlives_a_pool_that_is_closed_at_once(pools):
+    await (await pools("exact_match", size=2)).close()
+    assert [child for child in children() if b"consumers.reward.child" in child] == []
+
+
 async def test_no_process_outlives_a_start_that_is_cancelled_at_any_moment():
     for turns in range(10):
         starting = asyncio.create_task(ScoringProcess.start(["exact_match"]))
