@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 from infra.observe.page.rollout import spread
-from infra.observe.page.runs import Run, lines_by, number_in
+from infra.observe.page.runs import Run, number_in
+from infra.runs.metrics import newest_lines
 
 MAX_POINTS = 400
 _NOT_DRAWN = frozenset({"step", "kind"})
@@ -16,8 +17,8 @@ def chart_columns(run: Run) -> dict[str, Any]:
 
     Long runs are thinned: each point is the mean of `every` steps in a row.
     """
-    steps = lines_by(run.folder.metrics, "step", "step")
-    evals = lines_by(run.folder.metrics, "eval", "version")
+    steps = list(newest_lines(run.folder.metrics, "step", "step").values())
+    evals = list(newest_lines(run.folder.metrics, "eval", "version").values())
     every = math.ceil(len(steps) / MAX_POINTS) or 1
     return {
         "every": every,

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from infra.observe.page.index import Index, segment_sizes
 from infra.observe.page.pieces import Pieces
 from infra.runs.folder import RunFolder
-from infra.runs.metrics import Kind, read_metrics
 from schemas.base import MAX_COUNT, encodable
 from schemas.config import RunConfig
 
@@ -144,17 +143,6 @@ def last_line(path: Path, mark: bytes, *, tail_bytes: int = 1 << 20) -> dict[str
                 continue
             return found if isinstance(found, dict) else {}
     return {}
-
-
-def lines_by(path: Path, kind: Kind, name: str) -> list[dict[str, Any]]:
-    """Lines of a kind in the order of a number in them; of those with the same, the last. Lines
-    without it are left out."""
-    lines: dict[float, dict[str, Any]] = {}
-    for line in read_metrics(path, kind):
-        place = number_in(line, name)
-        if place is not None:
-            lines[place] = line
-    return [lines[place] for place in sorted(lines)]
 
 
 def number_in(line: Mapping[str, Any], name: str) -> float | None:
