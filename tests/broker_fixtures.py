@@ -13,6 +13,7 @@ import os
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,13 +26,19 @@ from infra.amqp.url import management_url
 Connect = Callable[..., Awaitable[Broker]]
 
 
-@pytest.fixture(scope="session")
-def broker_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """The session's private node."""
-    node = LocalBroker(tmp_path_factory.mktemp("rabbitmq"))
+@contextlib.contextmanager
+def _running(folder: Path) -> Iterator[LocalBroker]:
+    node = LocalBroker(folder)
     node.start(timeout_s=120.0)
     yield node
     node.kill()
+
+
+@pytest.fixture(scope="session")
+def broker_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """The session's private node."""
+    with _running(tmp_path_factory.mktemp("rabbitmq")) as node:
+        yield node
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +51,8 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def spare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     """A second node, started."""
-    node = LocalBroker(tmp_path_factory.mktemp("spare"))
-    node.start(timeout_s=120.0)
-    yield node
-    node.kill()
+    with _running(tmp_path_factory.mktemp("spare")) as node:
+        yield node
 
 
 @pytest.fixture
